@@ -1,4 +1,4 @@
-"""The `glean` command: its verbs put together, and every failure made one line and an exit code."""
+"""The `glean` command. It combines the verbs, and turns every failure into one line and an exit code."""
 
 import os
 import sys
@@ -38,23 +38,23 @@ app = typer.Typer(
 )
 
 REST = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": list[str]()}
-"""The context settings of a verb that hands all its arguments on, even `--help`."""
+"""The context settings of a verb that passes on all its arguments, even `--help`."""
 VERBS = (
     LazyVerb("submit", "Submit a job, an array of jobs, or a campaign file.", "submit:submit"),
     LazyVerb("check", "See whether a program can be saved here: run, save, restore it.", "check:check"),
     LazyVerb("list", "List jobs, the oldest first.", "jobs:list_jobs"),
     LazyVerb("show", "Show a job: why it waits, where it ran, and what happened to it.", "jobs:show"),
-    LazyVerb("why", "Say why a job is in its state, with the last decision about it.", "decisions:why"),
+    LazyVerb("why", "Explain why a job is in its state, with the last decision about it.", "decisions:why"),
     LazyVerb("logs", "Print what a job wrote, over all its slices.", "watching:logs"),
     LazyVerb("hold", "Keep jobs from starting.", "jobs:hold"),
-    LazyVerb("release", "Let held jobs go on.", "jobs:release"),
-    LazyVerb("cancel", "End jobs for good; their checkpoints are deleted.", "jobs:cancel"),
+    LazyVerb("release", "Let held jobs continue.", "jobs:release"),
+    LazyVerb("cancel", "End jobs permanently, and delete their checkpoints.", "jobs:cancel"),
     # -5 is a number, not an option
     LazyVerb("priority", "Change a job's or a campaign's priority.", "jobs:priority", ignore_unknown_options=True),
-    LazyVerb("migrate", "Save a running job now, and let it go on elsewhere.", "jobs:migrate"),
-    LazyVerb("deliver", "Copy results to the targets of their jobs once more.", "jobs:deliver"),
+    LazyVerb("migrate", "Save a running job now, and let it continue elsewhere.", "jobs:migrate"),
+    LazyVerb("deliver", "Copy results to the targets of their jobs again.", "jobs:deliver"),
     LazyVerb("run", "Run a container in your own Slurm job, so that it can be saved.", "services:user_job", **REST),
-    LazyVerb("status", "Count jobs by state: all that you may see, or a campaign's.", "jobs:status"),
+    LazyVerb("status", "Count jobs by state: all that you are allowed to see, or a campaign's.", "jobs:status"),
     LazyVerb("wait", "Wait until jobs have ended.", "watching:wait"),
     LazyVerb("results", "Fetch the output files of ended jobs.", "results:results"),
     LazyVerb("image", "Bring, list and remove your group's container images.", "images:app"),
@@ -62,14 +62,14 @@ VERBS = (
     LazyVerb("web", "Print the address of the web page.", "cluster:web"),
     LazyVerb("agents", "List the agents, with their nodes, their ends and their jobs.", "cluster:agents"),
     LazyVerb("nodes", "List the nodes as the scheduler sees them.", "cluster:nodes"),
-    LazyVerb("owners", "List the owners with entitlements, and who waits for what.", "cluster:owners"),
+    LazyVerb("owners", "List the owners with entitlements, and their waiting jobs.", "cluster:owners"),
     LazyVerb("explain", "Show the input and the outcome of a decision.", "decisions:explain"),
-    LazyVerb("report", "Show a month's node time, and who got the harvest.", "report:report"),
+    LazyVerb("report", "Show a month's node time, and which users got the harvest.", "report:report"),
     LazyVerb("drain", "Empty nodes for maintenance.", "drains:drain"),
-    LazyVerb("resume", "Use nodes again that `glean drain` has emptied.", "drains:resume"),
+    LazyVerb("resume", "Resume nodes that `glean drain` has emptied.", "drains:resume"),
     LazyVerb("config", "Print the settings and where each comes from.", "config:config"),
     LazyVerb("doctor", "Check what is installed on this machine, and say what to do.", "doctor:doctor"),
-    LazyVerb("setup", "Set up this machine, or take that back.", "setup:app"),
+    LazyVerb("setup", "Set up this machine, or undo the setup.", "setup:app"),
     LazyVerb("token", "Make, list, end and replace tokens.", "tokens:app"),
     LazyVerb("control", "Run the control program, and set up its database and storage.", "services:control_app"),
     LazyVerb("simulate", "Simulate agents or another scheduler on a cluster's accounting.", "simulate:app"),
@@ -77,12 +77,12 @@ VERBS = (
 """All verbs, each with the first sentence of its own help."""
 
 EXTRAS = {"run": "agent", "simulate": "simulate"}
-"""The extra of the package that a verb needs. Those that are not here need `control`, if they need one."""
+"""The extra of the package that a verb needs. All other verbs need `control` or no extra."""
 _CLOSE = 0.75
-"""An option that exists is named if it is so much like the wrong one (`difflib`): --disk for --disc, not --keep for
---seed."""
+"""The similarity (`difflib`) at which an existing option is suggested for a wrong one: --disk for --disc, but not
+--keep for --seed."""
 _LONGEST_NAME = 80
-"""The most letters of a file's name in a message that is about nothing else."""
+"""The greatest length of a file's name in a message that concerns only this file."""
 
 
 def _version(asked: bool) -> None:
@@ -103,9 +103,9 @@ def root(
 
 
 def _usage(error: Exception, said: str, arguments: list[str]) -> str:
-    """Return a mistake in the options, what to write instead, and whose help tells more."""
+    """Return a message with the mistake in the options, its correction, and the verb whose help explains more."""
     path: str = getattr(getattr(error, "ctx", None), "command_path", "glean")
-    verb = command() if path == "glean" else None  # the library does not tell for an option without its value
+    verb = command() if path == "glean" else None  # the library does not provide it for an option without its value
     for word in arguments:
         verb = getattr(getattr(verb, "whole", verb), "commands", {}).get(word)
         if verb is None:
@@ -126,7 +126,7 @@ def _usage(error: Exception, said: str, arguments: list[str]) -> str:
 
 
 def _give_up_stdout() -> None:
-    """Discard what is still buffered, or Python would complain once more at its end."""
+    """Discard the buffered output, because Python would otherwise complain about it at the end."""
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison] - closed by the caller
         return
     with suppress(OSError, ValueError):
@@ -134,7 +134,7 @@ def _give_up_stdout() -> None:
 
 
 def _failure(error: Exception, verb: str) -> tuple[str, int] | None:
-    """Return a failure of control, or the mistake in what the user wrote, and its exit code; None for a bug of ours."""
+    """Return the message and exit code for a failure of control or a mistake of the user, or None for a bug of ours."""
     from pydantic import ValidationError
 
     from gleaner.client import ClientError
@@ -168,7 +168,7 @@ def _remark(text: str) -> None:
 
 @cache
 def command() -> Any:
-    """Return all verbs as one command."""
+    """Return one command with all verbs."""
     whole: Any = typer.main.get_command(app)
     whole.commands = {verb.name: verb for verb in VERBS}
     return whole
@@ -197,10 +197,10 @@ def run(arguments: list[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except BrokenPipeError:
-        _give_up_stdout()  # the reader has gone, as in `glean list | head`
+        _give_up_stdout()  # the reader has closed the pipe, as in `glean list | head`
         return 1
     except OSError as error:
-        if error.filename is not None:  # of a file that nobody could ask for: a name of 300 letters, say
+        if error.filename is not None:  # the error of a file that cannot exist, for example with a name of 300 letters
             _remark(f"{str(error.filename)[:_LONGEST_NAME]}: {error.strerror}")
             return BadInput.exit_code
         _give_up_stdout()

@@ -1,6 +1,6 @@
-"""`glean check`: a job of the program is saved, restored and saved again by the agents here, and then cancelled.
+"""`glean check` runs a program as a job that is saved, restored and saved again by the agents, and then cancelled.
 
-`next_step` decides from what control knows of the job; `_watch` does it and looks again.
+`next_step` decides from control's facts about the job. `_watch` carries the decision out and asks control again.
 """
 
 import signal
@@ -27,15 +27,15 @@ from gleaner.control.models.jobs import AttemptRow, Ending, JobDetail
 from gleaner.control.states import Outcome, State
 
 GONE_ON = frozenset({Ending.SAVED, Ending.SUCCEEDED})
-"""The ends of a slice that has computed."""
+"""The endings of a slice that has computed."""
 PRIORITY = 1_000_000
-"""The highest: a check takes a minute, and somebody waits for it."""
+"""The highest priority, because a check takes a minute and a person waits for it."""
 FAILED_FOR_S = 60.0
-"""A save that has failed, and has not worked so long after the program was to be saved, is not waited for."""
+"""The longest wait after a failed save, counted from the time at which the program was to be saved."""
 LONGER = 3
-"""The program is left alone for so many times longer after it was to be saved before it had started."""
+"""If a program has not started when it is to be saved, the next slice waits this many times longer."""
 SPARE_S = 600
-"""The time that a check's job may compute at most, beside ten times `--after`, should nobody cancel it."""
+"""The longest computing time of a check's job, in addition to ten times `--after`, if the job is not cancelled."""
 
 
 class CanBeSaved(StrEnum):
@@ -63,9 +63,9 @@ class CheckEnd:
 
 
 def next_step(detail: JobDetail, *, ran_s: float, after_s: float) -> Act | CheckEnd:
-    """Return what to do with the job of a check now.
+    """Return the next action on the job of a check.
 
-    `ran_s`: for how long its current slice has run; `after_s`: how long a slice runs before it is saved.
+    `ran_s` is the time for which its current slice has run, and `after_s` the time after which a slice is saved.
     """
     row, slices = detail.job, detail.attempts
     if again := next((each for each in slices if each.restored_from and each.ending in GONE_ON), None):
@@ -90,7 +90,7 @@ def next_step(detail: JobDetail, *, ran_s: float, after_s: float) -> Act | Check
 
 
 def out_of_patience(detail: JobDetail, *, waited_s: float) -> CheckEnd:
-    """Return the end of a check in which nothing has happened for so long."""
+    """Return the end of a check in which nothing has happened for this time."""
     row, waited = detail.job, in_words(waited_s)
     if row.state is not State.RUNNING:
         return CheckEnd(CanBeSaved.UNKNOWN, f"no agent took it within {waited}: {detail.waits_because}")
@@ -104,7 +104,7 @@ def out_of_patience(detail: JobDetail, *, waited_s: float) -> CheckEnd:
 
 
 def _told(detail: JobDetail, again: AttemptRow) -> str:
-    """Return how saving and restoring went; `again` is the slice that went on from a checkpoint."""
+    """Return the result of saving and restoring. `again` is the slice that continued from a checkpoint."""
     first = next((each for each in detail.attempts if each.ending == Ending.SAVED), detail.attempts[0])
     stored = f" ({size(detail.checkpoints[-1].size_bytes)})" if detail.checkpoints else ""
     end = "saved again" if again.ending == Ending.SAVED else "ended with exit code 0"
@@ -144,8 +144,8 @@ def check(
 ) -> Answer:
     """See whether a program can be saved here: run, save, restore it.
 
-    It runs for some seconds as a job of its own, is saved, restored and saved again; then the job is cancelled. One
-    line says whether it can be saved, or why not and what to do. The exit code is 0 only if it can be saved.
+    It runs for some seconds as a job, which is saved, restored and saved again, and then cancelled. One line reports
+    whether it can be saved or, if not, the reason and the remedy. The exit code is 0 only if it can be saved.
     """
     after_s, patience_s = _seconds("--after", after), _seconds("--timeout", timeout)
     limit = f"{10 * after_s + SPARE_S}s"
@@ -163,7 +163,7 @@ def check(
         try:
             found = _watch(control, job, after_s=after_s, patience_s=patience_s)
         finally:
-            with suppress(ClientError):  # it has ended by itself, or control is away: then the compute limit ends it
+            with suppress(ClientError):  # it has ended by itself, or control is away; then the compute limit ends it
                 control.cancel(job)
     value = {"image": image, "job": job, "verdict": found.verdict, "reason": found.reason}
     exit_code = int(found.verdict is not CanBeSaved.YES)
@@ -190,7 +190,7 @@ def in_one_line(image: str, found: CheckEnd) -> str:
 
 @contextmanager
 def _ended_as_by_ctrl_c() -> Generator[None]:
-    """Let a closed terminal and SIGTERM end the check as Ctrl-C does, so that its job is cancelled."""
+    """Let a closed terminal or SIGTERM end the check as Ctrl-C does, so that its job is cancelled."""
     before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
@@ -215,7 +215,7 @@ def _watch(control: Client, job: int, *, after_s: float, patience_s: float) -> C
     for detail in control.watch(job):
         row, now_s = detail.job, time.monotonic()
         if standing != (now := (row.state, row.attempt, row.held)):
-            if not (row.state is State.RUNNING and row.held):  # the hold of a slice does not begin it
+            if not (row.state is State.RUNNING and row.held):  # holding a slice does not start it
                 running_s = now_s
             standing, since_s = now, now_s
             render.remark(_news(detail))
@@ -230,13 +230,13 @@ def _watch(control: Client, job: int, *, after_s: float, patience_s: float) -> C
                 try:
                     (control.hold if act is Act.HOLD else control.release)(job)
                 except ClientError as error:
-                    if error.kind is not ErrorKind.CONFLICT:  # it has ended since
+                    if error.kind is not ErrorKind.CONFLICT:  # it has ended meanwhile
                         raise
     return CheckEnd(CanBeSaved.UNKNOWN, "its job has ended")
 
 
 def _news(detail: JobDetail) -> str:
-    """Return how the job of a check stands, in one line."""
+    """Return the present state of a check's job in one line."""
     row = detail.job
     if row.state is State.RUNNING:
         return f"job {row.id} is to be saved" if row.held else f"job {row.id} runs on {row.node}"

@@ -1,4 +1,4 @@
-"""The verbs on the cluster: agents, nodes, the owners with entitlements, and the way to the web page."""
+"""The verbs for the cluster: agents, nodes, the owners with entitlements, and the web page's address."""
 
 import webbrowser
 from typing import Annotated
@@ -48,9 +48,9 @@ def web(
 
 
 def owners(as_json: AsJson = False) -> Answer:
-    """List the owners with entitlements, and who waits for what.
+    """List the owners with entitlements, and their waiting jobs.
 
-    The list says what each owner is entitled to and what it has.
+    The list shows the CPUs to which each owner is entitled, and those that it uses.
     """
     with connect() as control:
         found = control.owners()

@@ -1,4 +1,4 @@
-"""`glean config`, which prints the settings and where each comes from."""
+"""`glean config`, which prints the settings and their origins."""
 
 import os
 import re
@@ -22,7 +22,7 @@ def config(as_json: AsJson = False) -> Answer:
 
 
 def without_password(url: str) -> str:
-    """Return the URL with its password, wherever it stands, replaced by `***`.
+    """Return the URL with its password, wherever it appears, replaced by `***`.
 
     >>> without_password("postgresql+psycopg://gleaner:secret@db/gleaner?password=secret")
     'postgresql+psycopg://gleaner:***@db/gleaner?password=***'

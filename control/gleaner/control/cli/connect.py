@@ -1,9 +1,9 @@
-"""The client with which every verb asks control."""
+"""The client that every verb uses to reach control."""
 
 from gleaner.client import Client
 from gleaner.control.cli import render
 
 
 def connect() -> Client:
-    """Return a connection to control as the settings name it, with the user's proof."""
+    """Return a connection to control, by the settings, with the user's proof of identity."""
     return Client(notice=render.remark)

@@ -1,4 +1,4 @@
-"""The verbs that give reasons: for the state of a job, and for a decision."""
+"""The verbs that explain: `why` for the state of a job, and `explain` for a decision."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ def why(
     job: Annotated[str, typer.Argument(metavar="JOB", help="A job's number, or slurm:4711 for one of Slurm's.")],
     as_json: AsJson = False,
 ) -> Answer:
-    """Say why a job is in its state, with the last decision about it."""
+    """Explain why a job is in its state, with the last decision about it."""
     kind, number = _which(job)
     subject = f"{kind} {number}"
     with connect() as control:
@@ -53,9 +53,9 @@ def explain(decision: Decision, as_json: AsJson = False) -> Answer:
 
 
 def _is_of_now(last: DecisionRow, detail: JobDetail) -> bool:
-    """Return True if the decision belongs to the job's present slice or wait, or has ended the slice before that."""
+    """Return True if the decision concerns the job's present slice or wait, or ended the previous slice."""
     before = detail.attempts if detail.job.state in WAITING else detail.attempts[:-1]
-    return not before or last.at_s > before[-1].claimed_s  # a start is decided in the instant of its claim
+    return not before or last.at_s > before[-1].claimed_s  # a start is decided at the time of its claim
 
 
 def about_job(detail: JobDetail, last: DecisionRow | None) -> str:
@@ -77,7 +77,7 @@ def about_job(detail: JobDetail, last: DecisionRow | None) -> str:
 
 
 def about_slurm_job(subject: str, last: DecisionRow | None) -> str:
-    """Return the reason for the state of a Slurm job, as far as Gleaner decided it."""
+    """Return the reason for the state of a Slurm job, if Gleaner decided on it."""
     if last is None:
         return f"{subject}: Gleaner has decided nothing about it that you may see."
     return f"{subject}: {_said(last, subject)}"
@@ -93,7 +93,10 @@ def _said(decision: DecisionRow, subject: str) -> str:
 
 
 def _became(decision: DecisionRow, subject: str) -> str:
-    """Return the answer for this job. One decision about owners' jobs decides each of many jobs separately."""
+    """Return the answer for this job.
+
+    One decision about owners' jobs contains a separate answer for each of many jobs.
+    """
     decided = cast("Sequence[Mapping[str, Any]]", decision.answer.get("decisions") or ())
     name = subject.removeprefix("slurm ")
     if any(name in each["victims"] for each in decided):

@@ -1,4 +1,4 @@
-"""`glean doctor`: check an installed control, node or client, without changing anything."""
+"""`glean doctor`, which checks an installed control, node or client without changing anything."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -27,7 +27,7 @@ def doctor(
 ) -> Answer:
     """Check what is installed on this machine, and say what to do.
 
-    Nothing is changed. As root it sees most. The exit code is 0 if there is no fault.
+    Nothing is changed. As root, more can be checked. The exit code is 0 if there is no fault.
     """
     from gleaner.agent.common.installed_version import installed_version
     from gleaner.control.doctor import bundle as bundles
@@ -37,7 +37,7 @@ def doctor(
     from gleaner.control.simulation.metrics.tables import Table
 
     machine = find_role(lambda path: Path(path).exists()) if role is None else MachineRole(role)
-    # On a busy machine this program's own start takes seconds; half of the time is left for the look in any case.
+    # On a busy machine this program's own start takes seconds, so half of the time is reserved for the checks.
     look = Look(machine, load_settings, within_s=patience - min(age_of_this_program_s(), patience / 2))
     found = examine(look)
     remarks = (f"{bundle} holds what a bug report needs; look into it before you send it",) if bundle else ()

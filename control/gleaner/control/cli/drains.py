@@ -1,4 +1,4 @@
-"""The verbs that empty nodes for maintenance, and use them again."""
+"""The verbs that drain nodes for maintenance, and resume them."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -38,10 +38,10 @@ def drain(
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait until the nodes are empty.")] = False,
     as_json: AsJson = False,
 ) -> Answer:
-    """Empty nodes for maintenance. What runs there is saved and goes on elsewhere.
+    """Empty nodes for maintenance. The jobs there are saved and continue elsewhere.
 
-    Nothing new starts there from the first moment on. If something cannot be saved, the nodes are set back. A job whose
-    owner has not declared that it may be saved or requeued is never touched.
+    Nothing new starts there from now on. If a job cannot be saved, the nodes are resumed. A job is left alone unless
+    its owner has declared that it can be saved or requeued.
     """
     with connect() as control:
         found = control.drain(nodes, spanning=spanning, leave_others=leave_others, dry_run=dry_run)
@@ -51,14 +51,14 @@ def drain(
 
 
 def resume(nodes: Nodes, as_json: AsJson = False) -> Answer:
-    """Use nodes again that `glean drain` has emptied. A node that somebody else drained is left alone."""
+    """Resume nodes that `glean drain` has emptied. A node that was drained by other means is left alone."""
     with connect() as control:
         found = _followed(control, control.resume(nodes))
     return Answer(found if as_json else tuple(_shown(found)), as_json, exit_code=_exit_code(found))
 
 
 def _followed(control: Client, asked: DrainRow) -> DrainRow:
-    """Wait for the drain and return its end. Ctrl-C lets the drain continue."""
+    """Wait until the drain is over, and return its final state. After Ctrl-C the drain continues."""
     try:
         return render.progress("draining", _standings(control, asked), _counts)
     except KeyboardInterrupt:
@@ -86,7 +86,7 @@ def _standings(control: Client, asked: DrainRow) -> Iterator[DrainRow]:
 
 
 def _waits_for(seen: DrainRow) -> str:
-    """Return the message that the drain waits for jobs that may not be touched; empty if there are none."""
+    """Return the message that the drain waits for jobs that must not be disturbed, or "" if there are none."""
     others = [job for job in seen.jobs if job.deed == "wait" and job.gone_s is None]
     if not others or seen.task != "drain":
         return ""
@@ -98,7 +98,7 @@ def _how_many(others: list[DrainedJob]) -> str:
 
 
 def _ends(others: list[DrainedJob]) -> str:
-    """Return the message that says until when these jobs may run."""
+    """Return the message with the time until which these jobs can run."""
     ends_s = [job.until_s for job in others]
     if None in ends_s:
         return f"nothing says when {'it ends' if len(others) == 1 else 'they end'}"

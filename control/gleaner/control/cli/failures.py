@@ -1,6 +1,6 @@
 """The failures of the command line itself, and their exit codes. Control's failures are `gleaner.client.ClientError`.
 
-Every message is one line for a person: what is wrong, and what to do. `main` prints it on stderr after `glean: `.
+Every message is one line for a person, with the fault and the remedy. `main` prints it on stderr after `glean: `.
 """
 
 from typing import TYPE_CHECKING
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 
 class CliError(Exception):
-    """The answer is negative: the disk is full, or a program that is needed failed."""
+    """The answer is negative: for example, the disk is full, or a required program failed."""
 
     exit_code = 1
 
 
 class BadInput(CliError):
-    """A wrong option, campaign file or settings file; nothing was done."""
+    """An option, a campaign file or a settings file is wrong. Nothing was done."""
 
     exit_code = 2
 

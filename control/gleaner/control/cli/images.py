@@ -1,4 +1,4 @@
-"""`glean image`: container images of one's own, for jobs of one's group."""
+"""`glean image`, for container images that users bring for the jobs of their group."""
 
 import platform
 import shutil
@@ -38,10 +38,10 @@ from gleaner.control.simulation.metrics.tables import Table, number
 app = typer.Typer(no_args_is_help=True, help="Bring, list and remove your group's container images.")
 
 BRING_S = 3600.0
-"""The time for `docker save`, and for skopeo."""
+"""The time limit for `docker save`, and for skopeo."""
 _REGISTRY = "docker://"
 _LARGEST_WINDOW = 128 * 2**20
-"""The most memory for one zstd layer; what `zstd` itself makes needs no more."""
+"""The memory limit for one zstd layer. The output of `zstd` itself needs no more."""
 
 Named = Annotated[str, typer.Argument(metavar="NAME", help="Your group's name for the image, as in pythia:8.3.")]
 Group = Annotated[str | None, typer.Option(help="The group whose image it is; only an admin names one.")]
@@ -70,7 +70,7 @@ def push(
     image: Annotated[str, typer.Option(help="Of an archive with several images, the name of the one to bring.")] = "",
     as_json: AsJson = False,
 ) -> Answer:
-    """Bring an image: the jobs of your group can use it by its name. A push that was interrupted goes on."""
+    """Push an image, so that the jobs of your group can use it by its name. An interrupted push is continued."""
     wanted, registry_image = _checked(name), _registry_image(source)
     try:
         with _image(source, architecture or dockers_word(platform.machine()), image) as found:
@@ -106,21 +106,21 @@ def show(name: Named, group: Group = None, as_json: AsJson = False) -> Answer:
 
 @app.command()
 def rm(name: Named, group: Group = None, as_json: AsJson = False) -> Answer:
-    """Remove an image. Refused while a job that has not ended needs it."""
+    """Remove an image. Control refuses while an unended job needs it."""
     with connect() as control:
         return _answer(control.remove_image(_checked(name), group=group), as_json=as_json)
 
 
 @app.command()
 def publish(name: Named, group: Group = None, as_json: AsJson = False) -> Answer:
-    """Let all groups use a group's image; only for an admin."""
+    """Let all groups use a group's image. Only an admin can do this."""
     with connect() as control:
         return _answer(control.publish_image(_checked(name), group=group), as_json=as_json)
 
 
 @app.command()
 def unpublish(name: Named, as_json: AsJson = False) -> Answer:
-    """Take back an image that was published. Refused while a job that has not ended needs it."""
+    """Withdraw a published image. Control refuses while an unended job needs it."""
     with connect() as control:
         return _answer(control.unpublish_image(_checked(name)), as_json=as_json)
 
@@ -136,7 +136,7 @@ def _checked(name: str) -> str:
 
 
 def _registry_image(source: str) -> str | None:
-    """Return the registry's name of the image, if the source is one and the site takes it."""
+    """Return the registry's name of the image if the source is a registry that the site allows."""
     if not source.startswith(_REGISTRY):
         return None
     try:
@@ -150,7 +150,7 @@ def _registry_image(source: str) -> str | None:
 
 
 def _zstd(packed: IO[bytes]) -> Iterator[bytes]:
-    """Yield the content of a file that zstd has compressed. A user's installation may lack the library."""
+    """Yield the content of a file that was compressed by zstd. A user's installation may lack the library."""
     try:
         import zstandard
     except ModuleNotFoundError:
@@ -185,7 +185,7 @@ def _image(source: str, architecture: str, name: str) -> Generator[image_archive
 
 @contextmanager
 def _archive(path: Path, source: str, architecture: str) -> Generator[BinaryIO]:
-    """Open the archive of the image. A name is fetched by skopeo, or saved by Docker or Podman, first."""
+    """Open the archive of the image. If the source is a name, skopeo fetches it, or Docker or Podman saves it first."""
     with ExitStack() as opened:
         if path.is_file() or (path / "index.json").is_file():
             try:
@@ -210,7 +210,7 @@ def _archive(path: Path, source: str, architecture: str) -> Generator[BinaryIO]:
 
 
 def _fetch(source: str, architecture: str, to: Path) -> Sequence[str]:
-    """Return the words by which skopeo fetches an image for our nodes, with the rights that the user has."""
+    """Return the command line with which skopeo fetches an image for our nodes, with the user's own rights."""
     if shutil.which("skopeo") is None:
         raise BadInput(
             "an image in a registry is fetched by skopeo, which is not here: install skopeo, or push an archive of"
@@ -222,7 +222,7 @@ def _fetch(source: str, architecture: str, to: Path) -> Sequence[str]:
 
 
 def _run(program: str, *words: str, does: str, source: str) -> None:
-    """Run a program that brings the image to this machine."""
+    """Run a program that copies the image to this machine."""
     name = Path(program).name
     try:
         with render.busy(f"{name}: {does} {one_line(source)}"):
@@ -242,7 +242,7 @@ def _run(program: str, *words: str, does: str, source: str) -> None:
 
 
 def _of_nodes(site: SiteImages) -> Sequence[Table | str]:
-    """Return what agents have reported of the nodes' images, for people."""
+    """Return the nodes' images, as agents have reported them, for people."""
     when = "on the nodes:" if site.agents else "on the nodes, as the agents reported that ran last:"
     table = Table.of(site.images, {"IMAGE": "name", "NODES": "nodes"}, right=("NODES",), title=when)
     more = (f"the nodes also bring images that are called {' or '.join(site.brings)}",) if site.brings else ()

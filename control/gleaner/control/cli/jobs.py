@@ -1,4 +1,4 @@
-"""The verbs on jobs and campaigns: list, status, show, hold, release, cancel, migrate, priority."""
+"""The verbs for jobs and campaigns: list, status, show, hold, release, cancel, migrate, priority."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -32,12 +32,12 @@ def list_jobs(
     with connect() as control:
         found = control.jobs(state=state, campaign=campaign, group=group, held=held, after=after, limit=limit)
         if campaign is not None and not found.jobs:
-            control.campaign(campaign)  # says it if there is none
+            control.campaign(campaign)  # fails if the campaign does not exist
         return Answer(found, as_json)
 
 
 def status(campaign: Campaign = None, as_json: AsJson = False) -> Answer:
-    """Count jobs by state: all that you may see, or a campaign's."""
+    """Count jobs by state: all that you are allowed to see, or a campaign's."""
     with connect() as control:
         return Answer(control.status() if campaign is None else control.campaign(campaign), as_json)
 
@@ -54,12 +54,12 @@ def hold(jobs: Jobs = None, campaign: Campaign = None, as_json: AsJson = False) 
 
 
 def release(jobs: Jobs = None, campaign: Campaign = None, as_json: AsJson = False) -> Answer:
-    """Let held jobs go on."""
+    """Let held jobs continue."""
     return _act("release", jobs, campaign, as_json=as_json)
 
 
 def cancel(jobs: Jobs = None, campaign: Campaign = None, as_json: AsJson = False) -> Answer:
-    """End jobs for good; their checkpoints are deleted. A job that has already ended does not stop the others."""
+    """End jobs permanently, and delete their checkpoints. A job that has already ended does not stop the others."""
     return _act("cancel", jobs, campaign, as_json=as_json)
 
 
@@ -70,13 +70,13 @@ def migrate(
     ] = None,
     as_json: AsJson = False,
 ) -> Answer:
-    """Save a running job now, and let it go on elsewhere."""
+    """Save a running job now, and let it continue elsewhere."""
     with connect() as control:
         return Answer((control.migrate(job, to=to),), as_json)
 
 
 def deliver(jobs: Annotated[list[int], typer.Argument(metavar="JOB", min=1)], as_json: AsJson = False) -> Answer:
-    """Copy results to the targets of their jobs once more."""
+    """Copy results to the targets of their jobs again."""
     with connect() as control:
         return one_by_one(jobs, control.deliver, as_json=as_json)
 
@@ -117,10 +117,10 @@ def one_by_one(
     as_json: bool,
     look: Callable[[int], JobRow] | None = None,
 ) -> Answer:
-    """Call `act` for each job. A refusal for one job does not stop the others, and a lost connection does.
+    """Call `act` for each job. A refusal for one job does not stop the others, but a lost connection does.
 
-    `look` is given where a job that has ended needs no `act`: such a job is shown as it is. It is a failure only if
-    there is no other job.
+    `look` is passed if an ended job needs no `act`. Such a job is shown unchanged, and is a failure only if it is the
+    only job.
     """
     done: list[JobRow] = []
     remarks: list[str] = []
@@ -145,12 +145,12 @@ def one_by_one(
 
 
 def stops_all(failure: ClientError) -> bool:
-    """Return True if control would refuse each other job, or not answer, in the same way."""
+    """Return True if the failure would be the same for all other jobs, because control refuses or does not answer."""
     return failure.is_away or failure.kind is ErrorKind.NO_PROOF
 
 
 def about_job(job: int, failure: Exception) -> str:
-    """Return the failure in one line that names its job, once.
+    """Return the failure in one line that names its job exactly once.
 
     >>> about_job(37, Exception("job 37: cannot cancel")), about_job(3, Exception("the storage is gone"))
     ('job 37: cannot cancel', 'job 3: the storage is gone')
@@ -160,7 +160,7 @@ def about_job(job: int, failure: Exception) -> str:
 
 
 def _if_ended(job: int, failure: ClientError, look: Callable[[int], JobRow] | None) -> JobRow | None:
-    """Return the job as it is, if the refusal came because the job has ended; None otherwise."""
+    """Return the job unchanged if it was refused because it has ended, otherwise None."""
     if look is None or failure.kind is not ErrorKind.CONFLICT:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Verbs whose modules are imported when they are used. To import all of them takes longer than most verbs."""
+"""Verbs whose modules are imported only when they are used. Importing all modules takes longer than most verbs do."""
 
 from functools import cached_property
 from importlib import import_module
@@ -10,9 +10,9 @@ from typer.core import TyperCommand
 
 
 class LazyVerb(TyperCommand):
-    """The name and the one line of a verb: enough for `glean --help` and for the names in a shell.
+    """The name and the summary of a verb, which are enough for `glean --help` and for completion in a shell.
 
-    `place` is `module:function`, or `module:app` for a verb with verbs of its own. (Typer keeps its types to itself.)
+    `place` is `module:function`, or `module:app` for a verb with subcommands. (Typer keeps its types to itself.)
     """
 
     def __init__(self, name: str, line: str, place: str, **context_settings: Any) -> None:
@@ -22,7 +22,7 @@ class LazyVerb(TyperCommand):
 
     @cached_property
     def whole(self) -> Any:
-        """The command with its options and its whole help, once its module is imported."""
+        """Import the verb's module, and return the command with its options and its whole help."""
         module, _, name = self._place.partition(":")
         verb = getattr(import_module(f"gleaner.control.cli.{module}"), name)
         app = typer.Typer(rich_markup_mode=None)
@@ -33,5 +33,5 @@ class LazyVerb(TyperCommand):
         return typer.main.get_group(app).commands[str(self.name)]
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Parse the arguments as the whole command does, which the context then belongs to."""
+        """Parse the arguments as the whole command does. The context then belongs to that command."""
         return self.whole.make_context(info_name, args, parent, **extra)

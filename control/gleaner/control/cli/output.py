@@ -21,7 +21,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One effective setting; `origin` is `default`, `file` or the variable that set it. Secrets are masked."""
+    """One effective setting. `origin` is `default`, `file` or the variable that set it. Secrets are masked."""
 
     table: str
     key: str
@@ -31,7 +31,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """All effective settings, and the file that some come from."""
+    """All effective settings, and the file from which some of them come."""
 
     file: str | None
     settings: tuple[Setting, ...]

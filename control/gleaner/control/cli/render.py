@@ -1,6 +1,6 @@
-"""The one place where values become text: tables for people, JSON for programs, progress and remarks on stderr.
+"""The only module that turns values into text: tables for people, JSON for programs, progress and remarks on stderr.
 
-Text that users or workloads wrote is shown without control characters on a terminal, so that it cannot control the
+On a terminal, control characters are removed from text that users or workloads wrote, so that it cannot control the
 terminal.
 """
 
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 Standing = TypeVar("Standing")
 
 PIPE_WIDTH = 100_000
-"""The number of columns when stdout is not a terminal, so that nothing is cut off."""
+"""The number of columns if stdout is not a terminal, so that nothing is cut off."""
 GAP = 2
 """The width of the gap between two columns of a table."""
 WORDS_WIDTH = 20
-"""The least number of the terminal's columns for words; longer words are folded."""
+"""The least width for columns of words. Longer words are folded."""
 OF_WORDS = frozenset(
     {"REASON", "DETAIL", "REMARK", "WHY", "DECISION", "WHAT HAPPENS TO IT", "FOLDER", "NODES", "JOBS", "SEEN", "TO DO"}
 )
@@ -54,7 +54,7 @@ LEAST_WANTED = (
     "SCHEDULER'S ID", "REGISTERED", "MIB", "CPUS", "PRIORITY", "GROUP", "SLICES", "SUBMITTED", "CAMPAIGN",
     "RESTORE S", "SAVE S", "FROM", "CLAIMED", "LEFT OUT", "PHASE", "USER", "CLASS", "ENDS",
 )  # fmt: skip
-"""The columns that a narrow terminal does without, in the order in which they are left out."""
+"""The columns that a narrow terminal omits, in the order in which they are omitted."""
 
 
 def show(answer: Answer) -> None:
@@ -79,15 +79,15 @@ def show(answer: Answer) -> None:
 
 
 def json_text(value: object) -> str:
-    """Return the value as JSON. Equal values give equal texts."""
+    """Return the value as JSON. Equal values result in equal texts."""
     try:
         return to_json(value, indent=2).decode() + "\n"
-    except PydanticSerializationError:  # the name of a file may be no UTF-8
+    except PydanticSerializationError:  # the name of a file may be invalid UTF-8
         return json.dumps(to_jsonable_python(value), indent=2) + "\n"
 
 
 def _print(value: object, *, width: int | None) -> None:
-    """Print tables and text, no wider than `width` (None: the terminal). Name columns without room on stderr."""
+    """Print tables and text, no wider than `width` (None: the terminal). Name the omitted columns on stderr."""
     console = Console(highlight=False, markup=False, emoji=False, width=width)
     dropped: dict[str, None] = {}
     for part in _parts(value):
@@ -106,9 +106,9 @@ def _print(value: object, *, width: int | None) -> None:
 
 
 def _fitted(table: Table, console: Console) -> tuple[RichTable, tuple[str, ...]]:
-    """Return the table without the least wanted columns for which the terminal has no room, and their names.
+    """Return the table without the least important columns that do not fit on the terminal, and their names.
 
-    Columns of words are folded before any column is left out. Other columns are never cut into letters.
+    Columns of words are folded before any column is omitted. Other columns are never split into letters.
     """
     cells = [[Text(visible(row[place])) for row in table.rows] for place in range(len(table.columns))]
     widths = [
@@ -117,7 +117,7 @@ def _fitted(table: Table, console: Console) -> tuple[RichTable, tuple[str, ...]]
     ]
 
     def least_width(places: Sequence[int]) -> int:
-        """Return the number of the terminal's columns that these need, with their words folded."""
+        """Return the width on the terminal that these columns need if their words are folded."""
         folded = (min(widths[n], WORDS_WIDTH) if table.columns[n] in OF_WORDS else widths[n] for n in places)
         return sum(folded) + GAP * max(0, len(places) - 1)
 
@@ -133,7 +133,7 @@ def _fitted(table: Table, console: Console) -> tuple[RichTable, tuple[str, ...]]
     has_room = table.has_header and least_width(places) <= console.width
     for place in places:
         name = table.columns[place]
-        no_wrap = has_room and name not in OF_WORDS  # a list of facts names no columns
+        no_wrap = has_room and name not in OF_WORDS  # a list of facts has no column names
         made.add_column(name, justify="left" if table.is_left(place) else "right", overflow="fold", no_wrap=no_wrap)
     for row in zip(*(cells[place] for place in places), strict=True):
         made.add_row(*row)
@@ -141,16 +141,16 @@ def _fitted(table: Table, console: Console) -> tuple[RichTable, tuple[str, ...]]
 
 
 def remark(text: str) -> None:
-    """Print one line of ours on stderr. If stderr takes none, the exit code still tells the outcome."""
+    """Print one line on stderr. If stderr is closed, the exit code still shows the outcome."""
     with suppress(OSError):
         sys.stderr.write(f"glean: {one_line(text)}\n")
         sys.stderr.flush()
 
 
 def progress(text: str, standings: Iterable[Standing], counts: Callable[[Standing], Sequence[Any]]) -> Standing:
-    """Draw a bar on a terminal while the standings come. Return the last standing; there is at least one.
+    """Draw a bar on a terminal while the standings arrive. Return the last standing; there is at least one.
 
-    `counts` returns what `steps` shows of a standing.
+    `counts` returns the arguments of `steps` for a standing.
     """
     last: Standing | None = None
     with steps(text) as show_steps:
@@ -161,7 +161,7 @@ def progress(text: str, standings: Iterable[Standing], counts: Callable[[Standin
 
 
 class ShowSteps(Protocol):
-    """Shows on a bar the steps done, all steps, and what is done now."""
+    """A function that shows on a bar the finished steps, all steps, and the present step."""
 
     def __call__(self, done: int, whole: int, now: str = ..., /) -> None: ...
 
@@ -175,7 +175,10 @@ def sending() -> "Generator[OnPart]":
 
 @contextmanager
 def steps(text: str) -> Generator[ShowSteps]:
-    """Draw a bar on a terminal. Yield a function that takes the steps done, all steps, and perhaps another text."""
+    """Draw a bar on a terminal.
+
+    Yield a function that takes the finished steps, all steps, and optionally another text.
+    """
     with _on_terminal(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()) as bar:
         task = bar.add_task(text, total=None)
         yield lambda done, whole, now=text: bar.update(task, completed=done, total=whole, description=now)
@@ -183,14 +186,14 @@ def steps(text: str) -> Generator[ShowSteps]:
 
 @contextmanager
 def busy(text: str) -> Generator[None]:
-    """Show on a terminal the work that takes long, and the time that it has taken."""
+    """Show on a terminal a task that takes long, with its elapsed time."""
     with _on_terminal(SpinnerColumn(), TextColumn("{task.description}")) as bar:
         bar.add_task(text, total=None)
         yield
 
 
 def _on_terminal(*columns: "ProgressColumn") -> Progress:
-    """Return a line on the terminal with these columns and the time that has passed; nothing elsewhere."""
+    """Return a line on the terminal with these columns and the elapsed time, or nothing if there is no terminal."""
     console = Console(stderr=True)
     return Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal)
 
@@ -202,12 +205,12 @@ def standing(status: CampaignStatus) -> str:
 
 
 def moment(at_s: float | None) -> str:
-    """Return an instant in local time, with the day only if it is not today."""
+    """Return an instant in local time, with the day if it is not today."""
     if at_s is None:
         return ""
     try:
         then = time.localtime(at_s)
-    except (OverflowError, ValueError, OSError):  # no calendar has it
+    except (OverflowError, ValueError, OSError):  # outside of the calendar
         return f"{at_s:g}"
     today = time.strftime("%Y-%m-%d") == time.strftime("%Y-%m-%d", then)
     return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S", then)
@@ -322,7 +325,7 @@ def _job(detail: JobDetail) -> Iterator[Table | str]:
 
 
 def _delivery(detail: JobDetail) -> str:
-    """Return where the result goes or is, in words; empty if the job names no target."""
+    """Return, in words, the target or the place of the result, or "" if the job names no target."""
     delivery = detail.delivery
     if delivery is None:
         return (
@@ -350,7 +353,7 @@ def _input(one: JobInput) -> str:
 
 
 def _codes(detail: JobDetail) -> str:
-    """Return the exit codes on which the retries depend, in words; empty if they depend on none."""
+    """Return, in words, the exit codes that decide about retries, or "" if there are none."""
     only, never = (", ".join(map(str, codes or ())) for codes in (detail.spec.retry_on, detail.spec.never_retry_on))
     return (f", only on exit code {only}" if only else "") + (f", never on exit code {never}" if never else "")
 

@@ -1,4 +1,4 @@
-"""The verb on the report of a month."""
+"""The verb for the report of a month."""
 
 from typing import Annotated
 
@@ -24,7 +24,7 @@ def report(
     ] = False,
     as_json: AsJson = False,
 ) -> Answer:
-    """Show a month's node time, and who got the harvest.
+    """Show a month's node time, and which users got the harvest.
 
     Users see the jobs of their group, admins those of all groups.
     """
@@ -82,7 +82,7 @@ def _shown(found: MonthReport) -> tuple[Table | str, ...]:
 
 
 def _harm(found: MonthReport) -> Table:
-    """Return what regular jobs paid, in a day and in the month."""
+    """Return the delays of regular jobs, in a day and in the month."""
     rows = tuple(
         (when, f"{one.jobs}", *(f"{seconds:.1f}" for seconds in (one.sum_s, one.largest_s, one.late_s)))
         for when, one in (("the last 24 hours", found.harm_day), (found.month, found.harm_month))
@@ -92,7 +92,7 @@ def _harm(found: MonthReport) -> Table:
 
 
 def _waits(regular: RegularWaits) -> str:
-    """Return one line on the waits of regular jobs."""
+    """Return one line on the waiting times of regular jobs."""
     if regular.mean_wait_s is None or regular.median_wait_s is None or regular.late_wait_s is None:
         return "no regular job started, by Slurm's accounting"
     mean, median, late = (in_words(each) for each in (regular.mean_wait_s, regular.median_wait_s, regular.late_wait_s))

@@ -1,4 +1,4 @@
-"""`glean results`: fetch what jobs wrote."""
+"""`glean results`, which fetches the files that jobs wrote."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,8 +28,8 @@ def results(
 ) -> Answer:
     """Fetch the output files of ended jobs.
 
-    Each job has a folder of its own: DIR/job-JOB, or in a campaign DIR/campaign-C/NAME-INDEX. Links are never
-    followed or made.
+    Each job gets its own folder: DIR/job-JOB, or in a campaign DIR/campaign-C/NAME-INDEX. Links are never followed
+    or created.
     """
     if bool(jobs) == (campaign is not None):
         raise BadInput("say whose output: jobs, or --campaign C")
@@ -60,7 +60,7 @@ def results(
 
 
 def folder_name(row: JobRow) -> str:
-    """Return the folder of one job of a campaign. The job's name is safe: the API lets no slash into it."""
+    """Return the folder of one job of a campaign. The job's name is safe, because the API accepts no slash in it."""
     return f"{row.name}-{row.id if row.index is None else row.index}"
 
 

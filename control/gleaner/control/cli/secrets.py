@@ -1,4 +1,4 @@
-"""`glean secret`: credentials of one's group for servers. A value is never an argument, nor shown."""
+"""`glean secret`, for a group's credentials for servers. A value is never an argument and is never shown."""
 
 import getpass
 import sys
@@ -43,7 +43,7 @@ def set_secret(
     group: Group = None,
     as_json: AsJson = False,
 ) -> Answer:
-    """Keep a secret for the jobs of your group. An earlier one of the same name is replaced."""
+    """Store a secret for the jobs of your group. It replaces an older one with the same name."""
     if why := credentials.url_fault(url):
         raise BadInput(f"--for: {one_line(why)}")
     value = _value(from_file, credentials.EXPECTED[location(url).scheme])
@@ -67,7 +67,7 @@ def list_secrets(group: Group = None, as_json: AsJson = False) -> Answer:
 
 @app.command()
 def rm(name: Named, group: Group = None, as_json: AsJson = False) -> Answer:
-    """Forget a secret. Jobs that need it wait then, or are held."""
+    """Delete a secret. Jobs that need it then wait, or are held."""
     with connect() as control:
         return _answer(control.remove_secret(name, group=group), as_json=as_json)
 
@@ -78,7 +78,7 @@ def _value(from_file: str | None, expected: str) -> str:
         if not sys.stdin.isatty():
             raise BadInput("there is no terminal to ask for the value: give --from-file FILE, or --from-file -")
         return getpass.getpass(f"{expected}: ", stream=sys.stderr).strip()
-    most = credentials.LONGEST + 2  # one more than may be, and the line's end
+    most = credentials.LONGEST + 2  # one byte more than allowed, and the line's end
     try:
         if from_file == "-":
             return sys.stdin.read(most).rstrip("\r\n")

@@ -29,7 +29,7 @@ def run(
     *,
     web: Annotated[bool, typer.Option(help="Run `glean control web` beside it.")] = True,
 ) -> Answer:
-    """Run the control program until SIGTERM, with both doors."""
+    """Run the control program until SIGTERM, on both ports."""
     settings = load_settings()
     from gleaner.control.daemon.main import run as serve
 
@@ -41,7 +41,7 @@ def run(
 def web(
     *, with_parent: Annotated[bool, typer.Option(help="End when the process ends that has started it.")] = False
 ) -> Answer:
-    """Run the door for people until SIGTERM: API and page."""
+    """Serve the API and the page for people until SIGTERM."""
     settings = load_settings()
     from gleaner.control.daemon.web_process import run as serve
 
@@ -51,7 +51,7 @@ def web(
 
 @control_app.command()
 def stop() -> Answer:
-    """Stop all agents until `glean control start`. Those that run save their jobs and end, and none is submitted."""
+    """Stop all agents until `glean control start`. Running agents save their jobs and end. No agent is submitted."""
     with _queue() as (settings, engine):
         from gleaner.control.queue import leader
         from gleaner.control.queue import stop as stops
@@ -130,7 +130,7 @@ def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What `glean control backup` has written.")],
     replace: Annotated[bool, typer.Option("--replace", help="Also if the database has jobs.")] = False,
 ) -> Answer:
-    """Put a backup of the queue's database back. Stop control before."""
+    """Restore a backup of the queue's database. Stop control first."""
     settings = load_settings()
     from gleaner.agent.checkpoints.interface import StorageError
     from gleaner.control.daemon.putting_back import put_back
@@ -146,7 +146,7 @@ def restore(
 
 @contextmanager
 def _queue() -> Generator[tuple[Settings, Any]]:
-    """Yield the settings, and the engine of the queue's database, whose schema must be this version's."""
+    """Yield the settings, and the engine of the queue's database, whose tables must have this version."""
     settings = load_settings()
     from gleaner.control.queue.database import check_schema, connect
 
@@ -156,7 +156,7 @@ def _queue() -> Generator[tuple[Settings, Any]]:
 
 
 def _restored(done: "Recovered") -> str:
-    """Return what people are told."""
+    """Return the report of a restore for people."""
     lines = [
         f"the queue is as it was at {moment(done.taken_s)}, with what the storage shows of the time since:",
         f"{done.ended} jobs have ended since, {done.went_on} go on from a newer checkpoint, {done.unfinished} in all"

@@ -7,7 +7,7 @@ from gleaner.control.cli.output import Configuration
 
 
 def toml(configuration: Configuration) -> str:
-    """Return all settings as TOML, each with a comment that names its origin. Unset settings are comments."""
+    """Return all settings as TOML, each with a comment that names its origin. Missing settings become comments."""
     lines = [f"# file: {configuration.file or 'none'}"]
     table = ""
     for setting in configuration.settings:
@@ -32,5 +32,5 @@ def value(plain: object) -> str:
     if isinstance(plain, dict):
         pairs = cast("dict[str, object]", plain).items()
         return "{" + ", ".join(f"{value(key)} = {value(item)}" for key, item in pairs if item is not None) + "}"
-    # A JSON string, number, truth value or list of them is one in TOML too, once DEL is escaped.
+    # In JSON and TOML, strings, numbers, truth values and lists of them are equal once DEL is escaped.
     return json.dumps(plain, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,4 +1,5 @@
-"""`glean setup`: write our own files on control's machine, a node or a client, print Slurm's lines, or take it back."""
+"""`glean setup`, which writes or removes our files on control's machine, a node or a client, and prints Slurm's
+lines."""
 
 import os
 import shutil
@@ -18,7 +19,7 @@ from gleaner.control.input_errors import one_line, read_text
 if TYPE_CHECKING:  # only `glean setup` needs them
     from gleaner.control.setup.own_files import Answers, TargetMachine, Wanted
 
-app = typer.Typer(no_args_is_help=True, help="Set up this machine, or take that back. No file of Slurm's is changed.")
+app = typer.Typer(no_args_is_help=True, help="Set up this machine, or undo the setup. No file of Slurm's is changed.")
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show everything that would be done; do nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
@@ -34,7 +35,7 @@ Role = Literal["control", "node", "client"]
 
 
 class _Way(NamedTuple):
-    """The options that all roles have."""
+    """The options that all roles share."""
 
     role: Role
     root: str
@@ -57,7 +58,7 @@ def client(
     remove: Remove = False,
     purge: Purge = False,
 ) -> Answer:
-    """Set up a login node: where control is, and whom to trust."""
+    """Set up a login node: the address of control, and the authority to trust."""
     return _set_up("client", context.params)
 
 
@@ -144,7 +145,7 @@ def _set_up(role: Role, options: Mapping[str, Any]) -> Answer:
 
 
 def _carried_out(way: _Way, join: str | None, given: Mapping[str, object]) -> Answer:
-    """Show what differs, ask, write it or take it back, and print the lines that are left to the admin."""
+    """Show the differences, ask, write or remove the files, and print the lines that the admin has to add."""
     from gleaner.control.setup import own_files
 
     machine = own_files.TargetMachine(str(Path(way.root).resolve()) if way.root else "")
@@ -180,7 +181,7 @@ def _joined(join: str | None) -> Mapping[str, object]:
 
 
 def _wanted(machine: "TargetMachine", answers: "Answers") -> "tuple[dict[str, dict[str, Any]], Wanted]":
-    """Return the answers of all roles, checked, and what these need."""
+    """Return the checked answers of all roles, and the files that they require."""
     from gleaner.control.setup import answers as records
     from gleaner.control.setup import roles
     from gleaner.control.setup.own_files import joined
@@ -189,7 +190,7 @@ def _wanted(machine: "TargetMachine", answers: "Answers") -> "tuple[dict[str, di
         "client": (records.ClientAnswers, roles.client),
         "node": (records.NodeAnswers, lambda node: roles.node(machine, node)),
         "control": (records.ControlAnswers, lambda control: roles.control(machine, control, sys.prefix)),
-    }  # control is the last, because its settings also hold those of a client
+    }  # control comes last, because its settings also contain those of a client
     checked: dict[str, Any] = {
         role: records.read_answers(kind, answers[role]) for role, (kind, _) in kinds.items() if role in answers
     }
@@ -198,7 +199,7 @@ def _wanted(machine: "TargetMachine", answers: "Answers") -> "tuple[dict[str, di
 
 
 def _slurm_lines(machine: "TargetMachine", role: Role, given: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the lines for Slurm, or what they would change. Raises `CliError` on a machine without Slurm."""
+    """Return the lines for Slurm, or the changes that they would make. Raises `CliError` on a machine without Slurm."""
     from gleaner.control.setup import slurm_lines
     from gleaner.control.setup.own_files import read
 

@@ -1,10 +1,10 @@
-"""An Apptainer (Singularity) image, a SIF file, made into an image that our nodes can run.
+"""The conversion of an Apptainer (Singularity) image, a SIF file, into an image that our nodes can run.
 
-Its programs find what they would find under Apptainer: the environment that the image's scripts set, its runscript,
-and nothing that is setuid or a device. All its files belong to root, and their times and order are kept, so that the
-same file always gives the same image.
+Its programs find the same environment as under Apptainer: the variables that the image's scripts set, and its
+runscript, but no setuid files or devices. All its files belong to root, and their times and order are kept, so that the
+same file always results in the same image.
 
-`unsquashfs` unpacks its file system, as the user who pushes it and with limits.
+`unsquashfs` unpacks the file system with the rights of the user who pushes the image, and with limits.
 """
 
 import hashlib
@@ -31,15 +31,15 @@ LIST_S = 60.0
 UNPACK_S = 3600.0
 _MAGIC, _MAGIC_AT = b"SIF_MAGIC", 32
 _HEAD = struct.Struct("<88xqq24x")
-"""Number and place of the descriptors."""
+"""The number and position of the descriptors."""
 _OBJECT = struct.Struct("<i?12xq176xii2s374x")
-"""Kind, whether it is used, begin, and for a file system: format, part, processor."""
+"""The kind, whether it is used, the begin, and for a file system the format, part and processor."""
 _MOST_OBJECTS = 10_000
 _PARTITION, _PRIMARY, _SQUASHFS, _ENCRYPTED, _OCI = 0x4004, 2, 1, 5, (0x400A, 0x400B)
 _PROCESSORS = {b"01": "386", b"02": "amd64", b"03": "arm", b"04": "arm64", b"06": "ppc64le", b"11": "s390x"}
 _ENTRY = re.compile(r"(?P<mode>[a-z-][rwxstST-]{9})\s+\S+\s+(?P<size>\d+|\d+,\s*\d+)\s")
 _NOT_ALL_ATTRIBUTES = 2
-"""The exit code of unsquashfs if all files are there, but not each owner or device: only root could make these."""
+"""The exit code of unsquashfs if all files exist, but not every owner or device, which only root can create."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _START = ".gleaner-start"
 _START_SCRIPT = f"""#!/bin/sh
@@ -74,7 +74,7 @@ _START_FILE = tar_pack.File(_START, len(_START_SCRIPT), [_START_SCRIPT.encode()]
 
 
 def is_sif(path: Path) -> bool:
-    """Return True if a file begins as a SIF file does. Raises `OSError`."""
+    """Return True if a file has the beginning of a SIF file. Raises `OSError`."""
     with path.open("rb") as file:
         file.seek(_MAGIC_AT)
         return file.read(len(_MAGIC)) == _MAGIC
@@ -82,7 +82,7 @@ def is_sif(path: Path) -> bool:
 
 @contextmanager
 def opened(path: Path, *, architecture: str) -> Generator[ArchivedImage]:
-    """Open the image in a SIF file; its two layers are in a temporary file meanwhile. Raises `Hostile`."""
+    """Open the image in a SIF file. Its two layers are stored in a temporary file. Raises `Hostile`."""
     start = str(file_system(path, architecture))
     if (unsquashfs := shutil.which("unsquashfs")) is None:
         raise Hostile("a SIF file is unpacked by unsquashfs, which is not here: install squashfs-tools")
@@ -100,7 +100,7 @@ def opened(path: Path, *, architecture: str) -> Generator[ArchivedImage]:
 
 
 def _files_of(root: Path) -> Iterator[bytes]:
-    """Yield the archive of the unpacked files, and remove them. Devices are left out, and no file is setuid."""
+    """Yield the archive of the unpacked files, and remove them. Devices are left out, and setuid bits are cleared."""
     policy = Policy(SizeLimit(MOST_BYTES, MOST_FILES), is_overlaid=True, modes=0o1777)
     with openat.closing_fd(os.open(root.parent, openat.FOLDER)) as folder:
         with openat.walk(folder, (root.name,)) as opened:
@@ -119,9 +119,9 @@ def _layer(path: Path, chunks: Iterable[bytes]) -> ArchivedLayer:
 
 
 def file_system(path: Path, architecture: str) -> int:
-    """Return where the file system begins that the image is to run with. Raises `Hostile`, or `OSError`.
+    """Return the position of the file system with which the image is to run. Raises `Hostile` or `OSError`.
 
-    The format is in the package `sif` of its authors: a header, and a table of descriptors.
+    The format is defined by the package `sif` of its authors: a header, and a table of descriptors.
     """
     with path.open("rb") as file:
         head = file.read(_HEAD.size)
@@ -145,7 +145,7 @@ def file_system(path: Path, architecture: str) -> int:
 
 
 def _check_size(listed: str, folder: Path) -> None:
-    """Raise `Hostile` if the files that `unsquashfs -lln` has listed are too many, or have no room in the folder."""
+    """Raise `Hostile` if `unsquashfs -lln` has listed too many files, or more than fit into the folder."""
     files = size_bytes = 0
     for line in listed.splitlines():
         if found := _ENTRY.match(line):
@@ -163,7 +163,7 @@ def _check_size(listed: str, folder: Path) -> None:
 
 
 def _run(*words: str, within_s: float) -> str:
-    """Run a program that reads the file, and return what it prints. Raises `Hostile`."""
+    """Run a program that reads the file, and return its output. Raises `Hostile`."""
     name = Path(words[0]).name
     try:
         done = subprocess.run(
@@ -185,14 +185,14 @@ def _run(*words: str, within_s: float) -> str:
 
 
 def _limited() -> None:
-    """Limit what the next program may do: a file that was made to harm must not fill a disk or leave a core file."""
+    """Limit the resources of the next program, so that a malicious file cannot fill a disk or leave a core file."""
     for what, most in ((resource.RLIMIT_FSIZE, MOST_BYTES), (resource.RLIMIT_CORE, 0)):
         _, hard = resource.getrlimit(what)
         resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 def _check_start(root: Path) -> None:
-    """Raise `Hostile` if what its start needs is missing."""
+    """Raise `Hostile` if the files that its start needs are missing."""
     for needed, what in (("bin/sh", "which runs its scripts"), (".singularity.d/runscript", "with which it starts")):
         if not os.path.lexists(root / needed):
             raise Hostile(f"it has no /{needed}, {what}")

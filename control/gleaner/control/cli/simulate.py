@@ -1,6 +1,6 @@
-"""The verbs of `glean simulate`: run and compare. They need the extra `simulate`, and no control program.
+"""The verbs of `glean simulate`: run and compare. They need the extra `simulate`, but no control program.
 
-The modules that compute are imported when a verb runs, so that `glean --help` stays quick and works without the extra.
+The modules that compute are imported when a verb runs, so that `glean --help` stays fast and works without the extra.
 """
 
 import typer
@@ -30,7 +30,7 @@ def run(
     schedule: options.Schedule = None,
     report: options.Report = None,
 ) -> Answer:
-    """Replay a trace; with --agents also without them, to compare."""
+    """Replay a trace. With --agents, also replay it without them, for comparison."""
     options.check_places(json, schedule, report, sources=(trace, scenario))
     with options.simulation_parts():
         from gleaner.control.simulation import run as experiment

@@ -1,4 +1,7 @@
-"""The options that the verbs of `glean simulate` share, made into settings. Nothing here loads a library."""
+"""The common options of the verbs of `glean simulate`, and their conversion into settings.
+
+No library is loaded here.
+"""
 
 import os
 import re
@@ -27,7 +30,7 @@ _MOST_DIGITS = 15
 
 
 def seconds(text: str) -> float:
-    """Return the seconds of a time as a user writes it. Raise `ValueError` if the text is no time.
+    """Return the seconds of a time in a user's notation. Raises `ValueError` if the text is not a time.
 
     >>> seconds("90"), seconds("15m"), seconds("1.5h"), seconds("1h30m"), seconds("2d")
     (90.0, 900.0, 5400.0, 5400.0, 172800.0)
@@ -42,7 +45,7 @@ def seconds(text: str) -> float:
 
 
 def parsed_time(text: str) -> float:
-    """Return the seconds of a time for Typer, which names the option if the text is no time."""
+    """Return the seconds of a time for Typer, which names the option if the text is not a time."""
     try:
         return seconds(text)
     except ValueError as error:
@@ -50,7 +53,7 @@ def parsed_time(text: str) -> float:
 
 
 def lengths(text: str) -> tuple[float, ...]:
-    """Return several times, which have commas between them.
+    """Return several times that are separated by commas.
 
     >>> lengths("30m,1h")
     (1800.0, 3600.0)
@@ -59,7 +62,7 @@ def lengths(text: str) -> tuple[float, ...]:
 
 
 def disciplines(text: str) -> tuple[SchedulerKind, ...]:
-    """Return several schedulers, which have commas between them.
+    """Return several schedulers that are separated by commas.
 
     >>> disciplines("fcfs,easy")
     (<SchedulerKind.FCFS: 'fcfs'>, <SchedulerKind.EASY: 'easy'>)
@@ -72,7 +75,7 @@ def disciplines(text: str) -> tuple[SchedulerKind, ...]:
 
 
 def setting(text: str) -> "Option":
-    """Return one key of a scenario file with its value. Values are checked with the whole scenario.
+    """Return one key of a scenario file with its value. Values are checked together with the whole scenario.
 
     >>> setting("agents.margin_s=1m")
     Option(key=('agents', 'margin_s'), name='--set agents.margin_s', value=60.0)
@@ -80,7 +83,7 @@ def setting(text: str) -> "Option":
     from gleaner.control.simulation.scenario import Option
 
     key, equals, value = text.partition("=")
-    names = tuple(key.split(".", 3))  # the fourth is perhaps a user's name, which may have a point
+    names = tuple(key.split(".", 3))  # the fourth may be a user's name, which can contain a point
     if not (equals and len(names) > 1 and all(names)):
         raise ValueError(f"expected KEY=VALUE, such as agents.margin_s=10s, found {text!r}")
     with suppress(ValueError):
@@ -144,11 +147,13 @@ _KEYS = {
     "save": "agents.save.constant_s",
     "restore": "agents.restore.constant_s",
 }
-"""The setting that each of these options sets as a whole."""
+"""The setting that each of these options replaces as a whole."""
 
 
 def given(context: typer.Context, lengths_s: Sequence[float] = ()) -> "list[Option]":
-    """Return the options that the user gave, as settings. Of several lengths of agents the shortest counts here.
+    """Return the options that the user has set, as settings.
+
+    If there are several lengths of agents, the shortest is used.
 
     Raises `BadInput`.
     """
@@ -167,7 +172,7 @@ def given(context: typer.Context, lengths_s: Sequence[float] = ()) -> "list[Opti
 
 
 def read(option: str, parse: Callable[[str], T], text: str) -> T:
-    """Return the option's text, parsed. Raises `BadInput`."""
+    """Return the parsed value of the option's text. Raises `BadInput`."""
     try:
         return parse(text)
     except ValueError as error:
@@ -175,12 +180,15 @@ def read(option: str, parse: Callable[[str], T], text: str) -> T:
 
 
 def check_places(*places: Path | str | None, sources: Sequence[Path | None] = ()) -> None:
-    """Check before the work begins that each file to write has a folder and a name of its own. Raises `BadInput`."""
+    """Check, before the work begins, that each output file has an existing folder and a different name.
+
+    Raises `BadInput`.
+    """
     taken = {os.path.realpath(source): "it is read" for source in sources if source is not None}
     for place in places:
         if place is None or place == "-":
             continue
-        path, real = Path(place), os.path.realpath(place)  # Path.resolve fails for a link that leads to itself
+        path, real = Path(place), os.path.realpath(place)  # Path.resolve fails for a link that points to itself
         if real in taken and not path.is_char_device():
             raise BadInput(f"{path} cannot be written: {taken[real]}")
         taken[real] = "two results would be this one file"
@@ -192,7 +200,7 @@ def check_places(*places: Path | str | None, sources: Sequence[Path | None] = ()
 
 @contextmanager
 def write(path: Path) -> Generator[None]:
-    """Let the block write this file. A full disk or a forbidden place becomes one line."""
+    """Let the block write this file. A full disk or a missing permission becomes a message of one line."""
     try:
         yield
     except OSError as error:
@@ -210,7 +218,7 @@ def write_page(path: Path, page: "Page") -> None:
 def answer(
     value: dict[str, object], parts: Iterable[object], remarks: tuple[str, ...], json: str | None, exit_code: int = 0
 ) -> Answer:
-    """Return tables and lines as the answer, unless the figures themselves were asked for on stdout."""
+    """Return tables and lines as the answer, unless the figures themselves were requested on stdout."""
     if json == "-":
         return Answer(value, as_json=True, exit_code=exit_code)
     if json is not None:
@@ -221,7 +229,7 @@ def answer(
 
 @contextmanager
 def simulation_parts() -> Generator[None]:
-    """Import and use the simulation. A refusal of the simulation becomes one clear line."""
+    """Import and use the simulation. A refusal by the simulation becomes a message of one line."""
     try:
         yield
     except MemoryError as error:

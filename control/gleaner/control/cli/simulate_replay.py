@@ -1,4 +1,4 @@
-"""`glean simulate replay`: a stored decision, decided once more by the same policy from the same input."""
+"""`glean simulate replay`, which repeats a stored decision with the same policy and the same input."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from gleaner.control.models.decisions import DecisionRow
 from gleaner.control.simulation.metrics.tables import Table
 
 SHOWN = 20
-"""The most differences that are shown."""
+"""The greatest number of differences that are shown."""
 NOTHING = "(nothing)"
 
 
@@ -45,7 +45,7 @@ def replay(
 
 
 def differences(stored: object, replayed: object, where: str = "answer") -> Iterator[tuple[str, object, object]]:
-    """Yield the places where two JSON values differ, with both values there.
+    """Yield the positions at which two JSON values differ, with both values.
 
     >>> list(differences({"start": [1, 2]}, {"start": [1, 3]}))
     [('answer.start[1]', 2, 3)]
@@ -77,7 +77,7 @@ def _stored(decision: str) -> DecisionRow:
 
 
 def _answered(stored: DecisionRow) -> Mapping[str, Any]:
-    """Return the policy's answer now, written as JSON and read again."""
+    """Return the policy's present answer, written as JSON and read again."""
     with simulation_parts():
         from gleaner.control.policy.replay import REPLAYS
 

@@ -1,6 +1,6 @@
-"""`glean simulate tune`: what agents of several lengths would win on this cluster, and what regular jobs would pay.
+"""`glean simulate tune`: the gain from agents of several lengths on this cluster, and the delay of regular jobs.
 
-Ctrl-C prints what is known. The modules that compute are imported when the verb runs.
+Ctrl-C prints the results so far. The modules that compute are imported when the verb runs.
 """
 
 import os
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from gleaner.control.simulation.settings import AgentSettings
 
 ASSUMED_S = 60.0
-"""The assumed time of a save, and of a restore, unless the user gives one."""
+"""The assumed time of a save, and of a restore, unless the user sets one."""
 MARGIN_S = 10.0
-"""The margin that agents have by default (`margin_s` in their settings)."""
+"""The default margin of agents (`margin_s` in their settings)."""
 
 
 def share_or_time(text: str) -> tuple[float, bool]:
-    """Return how much longer regular jobs may wait, and True if that is a share of their wait.
+    """Return how much longer regular jobs can wait, and True if this is a fraction of their waiting time.
 
     >>> share_or_time("1%"), share_or_time("90s")
     ((0.01, True), (90.0, False))
@@ -63,9 +63,9 @@ def tune(
     json: options.Json = None,
     report: options.Report = None,
 ) -> Answer:
-    """Compare agents of several lengths with none.
+    """Compare agents of several lengths with a cluster without agents.
 
-    It prints what they win, and how much longer regular jobs wait.
+    It prints the time that agents gain, and how much longer regular jobs wait.
     """
     options.check_places(json, report, sources=(trace, scenario))
     limit, is_share = options.read("--wait-limit", share_or_time, wait_limit)
@@ -112,7 +112,7 @@ def tune(
 
 
 def _check(asked: "Scenario") -> None:
-    """Check that the scenario asks only for what has a meaning here."""
+    """Check that the scenario contains only settings that have a meaning here."""
     workload, window = asked.workload, asked.measure
     if workload.until_s is not None or workload.keep_waiting:
         raise BadInput("tune replays whole traces: leave out until_s and keep_waiting of [workload]")
@@ -121,7 +121,7 @@ def _check(asked: "Scenario") -> None:
 
 
 def _agents(asked: "Scenario") -> "tuple[AgentSettings, tuple[str, ...]]":
-    """Return the agents of the scenario, and a remark on what had to be assumed about them."""
+    """Return the agents of the scenario, and a remark on the assumptions about them."""
     from gleaner.control.simulation.settings import AgentSettings, CostSettings
 
     agents = asked.agents or AgentSettings()
@@ -135,7 +135,7 @@ def _agents(asked: "Scenario") -> "tuple[AgentSettings, tuple[str, ...]]":
 
 
 def _preemptions(agents: "AgentSettings", *, is_possible: bool) -> tuple[tuple[bool, ...], tuple[str, ...]]:
-    """Return with which preemption agents are tried, and a remark if that is not all."""
+    """Return the kinds of preemption with which agents are tried, and a remark if kinds are left out."""
     if "preemption" in agents.model_fields_set:
         return (agents.preemption,), ()
     if is_possible:

@@ -1,4 +1,4 @@
-"""The verb `submit`, and the options that say what a job is."""
+"""The verb `submit`, and the options that describe a job."""
 
 import os
 import re
@@ -115,7 +115,7 @@ def submit(
 
 
 def submit_with_inputs(control: Client, wanted: Submission, files: Sequence[FileToSend]) -> Submitted:
-    """Send the inputs that control lacks, and submit."""
+    """Upload the inputs that control lacks, and submit."""
     if files:
         with render.sending() as on_part:
             control.put_inputs(files, group=wanted.group, on_part=on_part)
@@ -123,7 +123,7 @@ def submit_with_inputs(control: Client, wanted: Submission, files: Sequence[File
 
 
 def pack_inputs(given: dict[str, Given], folder: Path) -> Sequence[FileToSend]:
-    """Read the local inputs, and put their digests in their place. Raises `InputError`."""
+    """Read the local inputs, and replace them by their digests. Raises `InputError`."""
     if "inputs" not in given:
         return ()
     files: list[FileToSend] = []
@@ -155,7 +155,7 @@ def _only_file(arguments: Sequence[str]) -> Path:
 
 
 def read_options(options: Mapping[str, Any]) -> dict[str, Given]:
-    """Return the options that the user gave, by their keys in a campaign file. Raises `BadInput`."""
+    """Return the options that the user has set, by their keys in a campaign file. Raises `BadInput`."""
     found: dict[str, Given] = {}
     for name, parse in PARSERS.items():
         value, option = options.get(name), f"--{name.replace('_', '-')}"
@@ -171,7 +171,7 @@ def read_options(options: Mapping[str, Any]) -> dict[str, Given]:
 def _indices(array: str) -> tuple[int, ...]:
     try:
         return campaigns.indices(array)
-    except ValueError as error:  # the error speaks of indices, and this of one option
+    except ValueError as error:  # the error mentions indices, but here it is one option
         raise ValueError(re.sub(r"^(hold|name)\b", r"\1s", str(error))) from None
 
 
@@ -197,4 +197,4 @@ PARSERS: dict[str, Callable[[Any], object] | None] = {
     "saves_itself": campaigns.self_save, "group": None, "array": _indices, "env": _environment,
     "input": _inputs, "mount": tuple, "keep": tuple, "deliver_to": None, "hold": None,
 }  # fmt: skip
-"""The parsers of the options, in the order in which options are checked. None: the value is taken as it is."""
+"""The parsers of the options, in the order in which options are checked. None: the value is used unchanged."""

@@ -1,4 +1,4 @@
-"""`glean token`: tokens for users, admins and readers of the metrics. Control itself makes the tokens of agents."""
+"""`glean token`, for tokens of users, admins and readers of the metrics. Control itself makes the tokens of agents."""
 
 import os
 import re
@@ -41,7 +41,7 @@ def create(
         bool, typer.Option("--local", help="Write to the database itself: for the first admin, as the service account.")
     ] = False,
 ) -> Answer:
-    """Make a token. It is shown once; only its hash is kept."""
+    """Make a token. It is shown once, because only its hash is stored."""
     if role == "user" and group is None:
         raise BadInput("a user's token needs --group: the group whose jobs it is for")
     if manager and role != "user":
@@ -55,7 +55,7 @@ def list_tokens(
     everything: Annotated[bool, typer.Option("--all", help="Include tokens that have ended.")] = False,
     as_json: AsJson = False,
 ) -> Answer:
-    """List tokens and signed-in browsers; a user sees only their own."""
+    """List tokens and signed-in browsers. Users see only their own."""
     with connect() as control:
         found = control.tokens(everything=everything)
     return Answer(found if as_json else (_table(found),), as_json)
@@ -130,9 +130,9 @@ def _issue_locally(request: TokenRequest) -> str:
 
 
 def _write(path: Path, issued: Callable[[], str]) -> str:
-    """Write a token to a new file. The file is made first, with room for the token, before a token is issued.
+    """Write a token to a new file. The file is created, with room for the token, before a token is issued.
 
-    So no token is issued that nobody has, and none is ended in its favour.
+    Therefore no issued token gets lost, and no token is replaced by a lost one.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

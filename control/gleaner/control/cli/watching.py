@@ -1,4 +1,4 @@
-"""`glean wait` and `glean logs`, which look at control again and again until something has ended."""
+"""`glean wait` and `glean logs`, which ask control repeatedly until something has ended."""
 
 from collections.abc import Iterator
 from typing import Annotated
