@@ -1,6 +1,6 @@
-"""Gleaner for Python programs: `Client` and `AsyncClient` ask control what `glean` asks it (docs/python.md).
+"""Gleaner for Python programs. `Client` and `AsyncClient` offer the verbs of `glean` as methods (docs/python.md).
 
-Importing this package loads httpx and pydantic, and nothing of the server.
+Importing this package loads httpx and pydantic, and no module of the server.
 """
 
 from gleaner.agent.job_spec import InputSpec, JobSpec, UrlInputSpec

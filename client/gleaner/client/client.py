@@ -1,4 +1,4 @@
-"""Both clients: the same methods, done with the calling thread or with asyncio."""
+"""Both clients. They have the same methods, performed by the calling thread or with asyncio."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,10 +36,10 @@ class _Connected(Verbs):
 
 
 class Client(_Connected, SyncDriver):
-    """Asks control, and waits for its answers.
+    """A client that waits for control's answers.
 
-    An option that is not given has the value that `glean config` shows below `[client]`. `token` is the token itself,
-    in place of a file with it. `notice` is called with a line for a person when a call takes long.
+    An option that is not set has the value that `glean config` shows below `[client]`. `token` is the token itself, in
+    place of a file with it. `notice` is called with a line for a person when a call takes long.
     """
 
     def close(self) -> None:
@@ -54,7 +54,7 @@ class Client(_Connected, SyncDriver):
 
 
 class AsyncClient(_Connected, AsyncDriver):
-    """Asks control with asyncio. Its options and methods are those of `Client`, and each method is awaited."""
+    """A client that uses asyncio. Its options and methods are those of `Client`, and each method is awaited."""
 
     async def close(self) -> None:
         """Close the connections."""

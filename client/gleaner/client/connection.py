@@ -1,9 +1,9 @@
-"""The way to control, for both clients: its addresses, the repeated tries, and each failure as one line.
+"""The connection to control, for both clients: its addresses, repeated tries, and each failure as one line.
 
-Reads are repeated when the answer is lost, and so is a submission, which carries a key by which control knows it again.
-Another write that may have arrived is never repeated. A request that cannot have arrived, since there was no
-connection, is repeated for some seconds: perhaps control is being restarted. With several addresses, the next one is
-tried at once.
+Reads are repeated if the answer is lost. So is a submission, because it carries a key by which control recognizes it.
+No other write that may have arrived is repeated. A request that cannot have arrived, because there was no connection,
+is repeated for some seconds in case control is being restarted. If there are several addresses, the next one is tried
+at once.
 """
 
 import socket
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 RETRY_PAUSES_S = (0.2, 0.5, 1.0)
-"""The pauses before a read whose answer was lost is repeated."""
+"""The pauses before repeating a read whose answer was lost."""
 CONNECT_S = 10.0
-"""The time that a connection may take, and after which nothing is repeated any more."""
+"""The time limit for a connection, after which requests are no longer repeated."""
 REFUSED_S = 4.8
-"""The time for which a refused connection is tried again: a restart of control takes two to four seconds."""
+"""The time for which a refused connection is tried again. A restart of control takes two to four seconds."""
 STORE_S = 1800.0
-"""The time in which control stores an image or an input that it has."""
+"""The time in which control stores an image or an input that it has received."""
 NOTICE_AFTER_S = 5.0
 """The time without an answer after which the user is told that the call waits."""
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
-"""The hosts that only this machine reaches."""
+"""The hosts that only this machine can reach."""
 _KINDS = {
     400: ErrorKind.INVALID, 401: ErrorKind.NO_PROOF, 403: ErrorKind.FORBIDDEN, 409: ErrorKind.CONFLICT,
     413: ErrorKind.INVALID, 422: ErrorKind.INVALID, 503: ErrorKind.AWAY, 504: ErrorKind.AWAY,
@@ -49,7 +49,7 @@ _KINDS = {
 
 
 class Connection:
-    """The addresses of control, the proof of who asks, and the HTTP options that both clients share."""
+    """The addresses of control, the user's proof of identity, and the HTTP options that both clients share."""
 
     def __init__(self, settings: "ClientSettings", *, token: str | None, notice: Callable[[str], None] | None) -> None:
         self.urls = [_checked_url(url) for url in settings.url]
@@ -64,14 +64,14 @@ class Connection:
 
     @property
     def http_options(self) -> dict[str, Any]:
-        """The options of httpx's client."""
-        # trust_env=False: a proxy for the outside world must not see the token, and must not take over localhost.
+        """Return the options of httpx's client."""
+        # trust_env=False: a proxy for the outside world must not see the token, and must not redirect localhost.
         return {"auth": self.proof, "verify": self._authorities, "trust_env": False}
 
     def ask(
         self, method: str, path: str, shape: type[T], *, is_repeatable: bool = False, within_s: float = 0, **call: Any
     ) -> Steps[T]:
-        """Return control's answer. `within_s` replaces the settings' time for one request."""
+        """Return control's answer. `within_s` replaces the time limit of the settings for one request."""
         response = yield from self._answered(method, path, is_repeatable=is_repeatable, within_s=within_s, **call)
         try:
             return TypeAdapter(shape).validate_json(response.content)
@@ -84,20 +84,20 @@ class Connection:
     ) -> Steps[T]:
         """Return control's answer to a request that changes something.
 
-        It is repeated although it may have arrived only with a key, by which control knows it again.
+        A request that may have arrived is repeated only if it has a key, by which control recognizes it.
         """
         content = body.model_dump_json() if isinstance(body, BaseModel) else body
         headers = {"Content-Type": "application/json"} | ({"Idempotency-Key": key} if key else {})
         return self.ask(method, path, shape, is_repeatable=bool(key), content=content, headers=headers, **call)
 
     def download(self, path: str, **call: Any) -> Steps[None]:
-        """Have the body of the answer written to the file `into`. After its first part, nothing is repeated."""
+        """Write the body of the answer to the file `into`. After its first part, the request is not repeated."""
         yield from self._answered("GET", path, is_repeatable=False, within_s=0, **call)
 
     def _answered(
         self, method: str, path: str, *, is_repeatable: bool, within_s: float, **call: Any
     ) -> Steps[httpx.Response]:
-        """Return a good answer. A user who waits is told so."""
+        """Return a successful answer. A user who waits long is notified."""
         began_s = time.monotonic()
         timeout = httpx.Timeout(within_s or self._timeout_s, connect=self._connect_s)
         after_loss = iter(RETRY_PAUSES_S if is_repeatable else ())
@@ -139,13 +139,13 @@ class Connection:
             teller.cancel()
 
     def _tell_that_it_waits(self) -> None:
-        """Tell the user that the call waits, once, however many calls there are."""
+        """Tell the user that the call waits. The notice is given only once for all calls."""
         if not self._has_told_that_it_waits.is_set():
             self._has_told_that_it_waits.set()
             self.notice(f"no answer from {self.urls[0]} for {NOTICE_AFTER_S:g} s; still trying")
 
     def _failure_of(self, response: httpx.Response) -> ClientError | None:
-        """Return the failure that an answer means; None if it is good."""
+        """Return the failure that an answer represents, or None if it is successful."""
         status, url = response.status_code, self.urls[0]
         if response.is_success:
             return None
@@ -190,10 +190,10 @@ class Connection:
 
 
 def _checked_url(url: str) -> str:
-    """Return the address, if a token may travel to it: https, or http on this machine."""
+    """Return the address if a token can safely be sent to it: https, or http on this machine."""
     try:
         parts = urlsplit(url)
-        scheme, host, _ = parts.scheme, parts.hostname, parts.port  # a wrong port raises only when it is read
+        scheme, host, _ = parts.scheme, parts.hostname, parts.port  # a wrong port raises an error only when it is read
     except ValueError:
         scheme, host = "", None
     if scheme not in {"http", "https"} or not host:
@@ -216,9 +216,9 @@ def _authorities(settings: "ClientSettings") -> ssl.SSLContext | bool:
 
 
 def _was_refused(error: httpx.HTTPError) -> bool:
-    """Return True if there was no connection, and another try may get one: no byte of the request was sent.
+    """Return True if there was no connection, so that no byte of the request was sent, and another try may succeed.
 
-    A name that nobody knows stays unknown, and a certificate that is not trusted stays so.
+    An unknown host name and an untrusted certificate do not count, because another try would fail as well.
     """
     if not isinstance(error, httpx.ConnectError):
         return False

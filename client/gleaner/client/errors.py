@@ -14,25 +14,28 @@ class ErrorKind(StrEnum):
     """The reason why a call failed, for programs."""
 
     REFUSED = "refused"
-    """The answer is negative: there is no such job, or the disk is full."""
+    """The answer is negative: for example, the job does not exist, or the disk is full."""
     INVALID = "invalid"
     """An option or a setting is wrong. Nothing was done."""
     CONFLICT = "conflict"
-    """The thing is in a state that does not allow this. A job that has ended cannot be cancelled."""
+    """The present state does not allow this. For example, a job that has ended cannot be cancelled."""
     FORBIDDEN = "forbidden"
-    """Control does not allow this to the caller."""
+    """The caller does not have the right to do this."""
     NO_PROOF = "no proof"
     """There is no usable token, or control does not know it. No other call will work either."""
     AWAY = "away"
-    """Control cannot be reached or cannot answer now. Asking again later may help."""
+    """Control cannot be reached or cannot answer now. A later try may succeed."""
     NOT_CONNECTED = "not connected"
-    """There was no connection, so nothing of the request has arrived."""
+    """There was no connection, so no part of the request has arrived."""
     TIMED_OUT = "timed out"
-    """Control has the request, or the network is silent. Asking again at once would only wait again."""
+    """Control has the request, or the network is silent. An immediate retry would only wait again."""
 
 
 class ClientError(Exception):
-    """Control refused, or could not be asked. The text is one line for a person, control's own where it gave one."""
+    """Control refused the request, or could not be reached.
+
+    The text is one line for a person, from control if it sent one.
+    """
 
     def __init__(self, line: str, *, kind: ErrorKind = ErrorKind.REFUSED, status: int | None = None, option: str = ""):
         super().__init__(line)
@@ -44,12 +47,12 @@ class ClientError(Exception):
 
     @property
     def is_away(self) -> bool:
-        """True if control could not be asked, so that the same call may work later."""
+        """Return True if control could not be reached, so that the same call may succeed later."""
         return self.kind in {ErrorKind.AWAY, ErrorKind.NOT_CONNECTED, ErrorKind.TIMED_OUT}
 
 
 def checked(model: type[Model], **options: object) -> Model:
-    """Return the model with these options. Raises `ClientError` that names the first wrong one."""
+    """Return the model with these options. Raises `ClientError` with the name of the first wrong option."""
     try:
         return model.model_validate(options)
     except ValidationError as error:

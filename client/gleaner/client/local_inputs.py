@@ -1,4 +1,7 @@
-"""Local files and folders as inputs: packed the same way each time, so that the same content is sent only once."""
+"""Local files and folders as inputs.
+
+They are packed the same way each time, so that equal content is sent only once.
+"""
 
 import hashlib
 import os
@@ -19,7 +22,7 @@ from gleaner.control.models.uploads import MOST_BYTES
 
 
 def pack(path: Path, *, name: str) -> FileToSend:
-    """Read a local input, whose digest becomes known by that. Raises `ClientError`."""
+    """Read a local input and compute its digest. Raises `ClientError`."""
     digest, size_bytes = hashlib.sha256(), 0
     try:
         for chunk in _archive(path):
@@ -53,7 +56,7 @@ def store(
 
 
 def _archive(path: Path) -> Iterator[bytes]:
-    """Yield the archive of a file or folder. Raises `OSError`, or `Hostile` for what cannot be one."""
+    """Yield the archive of a file or folder. Raises `OSError`, or `Hostile` for an unsuitable file."""
     with openat.closing_fd(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as opened:
         facts = os.fstat(opened)
         if stat.S_ISDIR(facts.st_mode):

@@ -1,4 +1,4 @@
-"""The proof of who asks: a token, or munge without one."""
+"""The user's proof of identity: a token, or otherwise a munge credential."""
 
 import hashlib
 import os
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class TokenProof(httpx.Auth):
-    """The proof of who asks by a token."""
+    """The proof of identity by a token."""
 
     def __init__(self, token: str) -> None:
         self._header = f"Bearer {token}"
@@ -29,7 +29,7 @@ class TokenProof(httpx.Auth):
 
 
 class MungeProof(httpx.Auth):
-    """The proof of who asks by munge, without a token: munge makes a credential for each request."""
+    """The proof of identity by munge, which creates a credential for each request."""
 
     requires_request_body = True
 

@@ -1,8 +1,8 @@
 """One description of each method for both clients.
 
-A method is a generator. It yields each step that takes time, and gets the outcome of the step back. `SyncDriver` does
-the steps with the thread that calls, `AsyncDriver` with asyncio. So what is asked, how often and in which order is
-written once, in `verbs` and `connection`.
+A method is a generator. It yields each step that takes time, and receives the outcome of the step. `SyncDriver`
+performs the steps in the calling thread, and `AsyncDriver` with asyncio. Therefore the requests, their repetition and
+their order are written only once, in `verbs` and `connection`.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class ApiCall:
     content: str | bytes | None = None
     headers: dict[str, str] | None = None
     into: IO[bytes] | None = None
-    """The file that gets the body of a good answer, part by part."""
+    """The file to which the body of a successful answer is written, part by part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,14 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Work on local files that takes long. Its outcome is what the function returns."""
+    """Work on local files that takes long. Its outcome is the return value of the function."""
 
     do: Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Item(Generic[T]):
-    """A value for whoever iterates over the method's answers. It has no outcome."""
+    """A value for the caller who iterates over the method's answers. It has no outcome."""
 
     value: T
 
@@ -62,18 +62,18 @@ Items: TypeAlias = Generator[ApiCall | Sleep | Work | Item[T], Any, Any]
 
 
 class SyncDriver:
-    """Does steps with the thread that calls."""
+    """The driver that performs steps in the calling thread."""
 
     _http_class = httpx.Client
     _http: httpx.Client
 
     def perform(self, begin: Callable[[], Steps[T]]) -> T:
-        """Do the steps and return their result."""
+        """Perform the steps and return their result."""
         *_, result = self.iterate(lambda: _with_result(begin()))
         return cast("T", result)
 
     def iterate(self, begin: Callable[[], Items[T]]) -> Iterator[T]:
-        """Do the steps and yield each item."""
+        """Perform the steps and yield each item."""
         with closing(begin()) as steps:
             outcome: Any = None
             error: BaseException | None = None
@@ -106,18 +106,18 @@ class SyncDriver:
 
 
 class AsyncDriver:
-    """Does steps with asyncio. Work on files is done in another thread."""
+    """The driver that performs steps with asyncio. Work on files runs in another thread."""
 
     _http_class = httpx.AsyncClient
     _http: httpx.AsyncClient
 
     async def perform(self, begin: Callable[[], Steps[T]]) -> T:
-        """Do the steps and return their result."""
+        """Perform the steps and return their result."""
         items = [item async for item in self.iterate(lambda: _with_result(begin()))]
         return cast("T", items[-1])
 
     async def iterate(self, begin: Callable[[], Items[T]]) -> AsyncIterator[T]:
-        """Do the steps and yield each item."""
+        """Perform the steps and yield each item."""
         with closing(begin()) as steps:
             outcome: Any = None
             error: BaseException | None = None
@@ -157,7 +157,10 @@ class _Method(Generic[P, G]):
         update_wrapper(self, steps)  # type: ignore[arg-type]
 
     def _of(self, client: SyncDriver | AsyncDriver | None, do: str) -> Any:
-        """Return the method of this client, whose function `do` takes the steps; without a client, the description."""
+        """Return the method of this client, whose steps `do` performs.
+
+        Without a client, return the description itself.
+        """
         if client is None:
             return self
 
@@ -196,7 +199,7 @@ class ItemVerb(_Method[P, Items[T]], Generic[P, T]):
 
 
 def _advance(steps: Items[T], outcome: object, error: BaseException | None) -> ApiCall | Sleep | Work | Item[T] | None:
-    """Return the next step; None if there is none."""
+    """Return the next step, or None after the last one."""
     try:
         return steps.send(outcome) if error is None else steps.throw(error)
     except StopIteration:

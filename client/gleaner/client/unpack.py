@@ -1,8 +1,8 @@
 """The unpacking of a job's output, which is not trusted.
 
-Somebody's workload wrote the archive. Only regular files and folders are made. No link is made, and none is followed,
-not even a link that was there before. Nothing is written outside the target folder. Members that are left out are
-named.
+A user's workload wrote the archive. Only regular files and folders are created. Links are neither created nor followed,
+including links that existed before. Nothing is written outside the target folder. The members that are left out are
+reported by name.
 """
 
 import os
@@ -31,7 +31,7 @@ class _Skipped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """One job's output on the local disk. `skipped` names the files that were left out, each with the reason."""
+    """One job's output on the local disk. `skipped` contains the files that were left out, each with the reason."""
 
     job: int
     folder: str
@@ -41,10 +41,10 @@ class Fetched:
 
 
 def fetch(connection: Connection, job: int, folder: Path, *, overwrite: bool) -> Steps[Fetched]:
-    """Put a job's output into `folder`, which is made if it is not there.
+    """Unpack a job's output into `folder`, which is created if it does not exist.
 
-    The archive is read to its end before the first file is made, so an archive that breaks off changes nothing.
-    Raises `ClientError`, also if the disk or the archive is faulty.
+    The archive is read to its end before the first file is created, so an incomplete archive changes nothing. Raises
+    `ClientError`, even if the disk or the archive is faulty.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def _extract(spool: IO[bytes], folder: Path, *, job: int, overwrite: bool) -> Fe
     skipped: list[str] = []
     root_flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     with openat.closing_fd(os.open(folder, root_flags)) as root, tarfile.open(fileobj=spool, mode="r:") as archive:
-        for member in archive.getmembers():  # reads all heads first: a broken end is found before a file is made
+        for member in archive.getmembers():  # reads all headers first, and so finds a broken end
             try:
                 parts = _parts(member)
                 if member.isdir():
@@ -80,7 +80,7 @@ def _extract(spool: IO[bytes], folder: Path, *, job: int, overwrite: bool) -> Fe
 
 
 def _parts(member: tarfile.TarInfo) -> list[str]:
-    """Return the member's path below the folder. Raises `_Skipped` for a member that may not be made."""
+    """Return the member's path below the folder. Raises `_Skipped` for a member that must not be created."""
     if member.issym() or member.islnk():
         raise _Skipped("a link")
     if not (member.isreg() or member.isdir()):
@@ -99,7 +99,7 @@ def _parts(member: tarfile.TarInfo) -> list[str]:
 
 @contextmanager
 def _inside(root: int, parts: list[str]) -> Generator[int]:
-    """Yield the folder `parts` below `root`. Missing folders are made, and no link is followed."""
+    """Yield the folder `parts` below `root`. Missing folders are created, and links are not followed."""
     try:
         folder = openat.descend(root, parts, 0o777)
     except OSError as error:
@@ -111,7 +111,7 @@ def _inside(root: int, parts: list[str]) -> Generator[int]:
 
 
 def _put(archive: tarfile.TarFile, member: tarfile.TarInfo, name: str, folder: int, *, overwrite: bool) -> None:
-    """Write one file under a passing name and rename it, so that no half a file has the final name."""
+    """Write one file under a temporary name and rename it, so that an incomplete file never has the final name."""
     there = _kind(name, folder)
     if there is not None and not overwrite:
         raise _Skipped("already there; --force overwrites")
@@ -127,7 +127,7 @@ def _put(archive: tarfile.TarFile, member: tarfile.TarInfo, name: str, folder: i
             while chunk := source.read(CHUNK_BYTES):
                 if chunk.count(0) < len(chunk):
                     file.write(chunk)
-                else:  # a hole stays a hole: an archive of a few bytes must not fill the disk
+                else:  # a hole in the file is kept, because an archive of a few bytes must not fill the disk
                     file.seek(len(chunk), os.SEEK_CUR)
             file.truncate()
         with suppress(OSError, OverflowError, ValueError):

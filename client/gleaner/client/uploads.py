@@ -1,4 +1,4 @@
-"""Send an image or an input to control, part by part, from where an earlier try broke off."""
+"""The upload of an image or an input to control, part by part, from the point where an earlier try stopped."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from gleaner.control.input_errors import one_line
 from gleaner.control.models.uploads import PART_BYTES, Kind, Uploaded
 
 OnPart: TypeAlias = Callable[[str, int, int], None]
-"""A function that is called before each part, with the file's name, the bytes that control has, and those of all."""
+"""A function that is called before each part, with the file's name, the bytes that control has, and the total."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +20,14 @@ class FileToSend:
 
     kind: Kind
     content: str
-    """Its digest. Of an image, that of its configuration."""
+    """The digest of the file or, for an image, of its configuration."""
     size_bytes: int
     chunks: Callable[[], Iterator[bytes]]
     name: str
 
 
 def send(connection: Connection, file: FileToSend, group: str | None, on_part: OnPart | None) -> Steps[None]:
-    """Send what control lacks of a file. Raises `ClientError` if it is shorter than it was."""
+    """Send the part of a file that control lacks. Raises `ClientError` if the file has become shorter."""
     at = yield from _put(connection, file, b"", at=0, group=group)
     while at < file.size_bytes:
         begin = at
@@ -36,14 +36,14 @@ def send(connection: Connection, file: FileToSend, group: str | None, on_part: O
                 on_part(file.name, at, file.size_bytes)
             there = yield from _put(connection, file, part, at=at, group=group)
             is_as_expected, at = there == at + len(part), there
-            if not is_as_expected:  # another user of the group sends the same
+            if not is_as_expected:  # another user of the group is sending the same file
                 break
         if at == begin:
             raise ClientError(f"{one_line(file.name)} was changed while it was sent", kind=ErrorKind.INVALID)
 
 
 def _put(connection: Connection, file: FileToSend, part: bytes, *, at: int, group: str | None) -> Steps[int]:
-    """Send a part, again if the answer is lost. Return the size of what is there."""
+    """Send a part, and repeat it if the answer is lost. Return the size of the file on control."""
     params = {"at": at, "size_bytes": file.size_bytes, **({} if group is None else {"group": group})}
     uploaded = yield from connection.ask(
         "PUT", f"/v1/uploads/{file.kind}/{file.content}", Uploaded, is_repeatable=True, params=params,
@@ -53,7 +53,7 @@ def _put(connection: Connection, file: FileToSend, part: bytes, *, at: int, grou
 
 
 def _parts(chunks: Iterator[bytes], skip: int) -> Iterator[bytes]:
-    """Yield the content behind its first bytes, cut into parts."""
+    """Yield the content after its first `skip` bytes, divided into parts."""
     part = bytearray()
     for chunk in chunks:
         part += chunk[skip:]

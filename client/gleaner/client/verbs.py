@@ -1,4 +1,4 @@
-"""Every question to control, written once for both clients: its route, its options and its answer."""
+"""Every request to control, written once for both clients: its route, its options and its answer."""
 
 import time
 from collections import Counter
@@ -46,9 +46,9 @@ T = TypeVar("T")
 POLL_S = 2.0
 FOLLOW_S = 1.0
 PATIENCE_S = 600.0
-"""The longest absence of control (a restart, say) before a method that watches fails."""
+"""The longest absence of control, for example during a restart, after which a watching method fails."""
 ACCOUNTING_S = 150.0
-"""The time for a report with Slurm's accounting, which reads a month of a large cluster for minutes."""
+"""The time limit for a report with Slurm's accounting, which needs minutes to read a month of a large cluster."""
 LINES_A_PAGE = 1000
 
 
@@ -63,7 +63,7 @@ class Verbs:
     def submit(
         self, job: JobSpec, *, indices: Iterable[int] | None = None, group: str | None = None, hold: bool = False
     ) -> Steps[Submitted]:
-        """Submit one job, or with `indices` a campaign of one job an index. Only an admin names a group."""
+        """Submit one job, or with `indices` a campaign of one job for each index. Only an admin can name a group."""
         each = None if indices is None else tuple(indices)
         wanted = checked(Submission, job=job, indices=each, group=group, hold=hold)
         return self._write("POST", "/v1/jobs", Submitted, wanted, key=str(uuid4()))
@@ -97,18 +97,18 @@ class Verbs:
 
     @Verb
     def job(self, job: int) -> Steps[JobDetail]:
-        """Return all that is known of a job."""
+        """Return all known facts of a job."""
         return self._read(f"/v1/jobs/{job}", JobDetail)
 
     @ItemVerb
     def watch(self, job: int, *, every_s: float = FOLLOW_S) -> Items[JobDetail]:
-        """Yield all that is known of a job, again and again until it has ended."""
+        """Yield all known facts of a job, repeatedly until it has ended."""
         path = f"/v1/jobs/{job}"
         return self._followed(path, JobDetail, lambda detail: detail.job.state is State.COMPLETE, every_s)
 
     @Verb
     def hold(self, job: int) -> Steps[JobRow]:
-        """Keep a job from starting. A job that runs is saved at once, and then waits."""
+        """Keep a job from starting. A running job is saved at once, and then waits."""
         return self._write("POST", f"/v1/jobs/{job}/hold", JobRow)
 
     @Verb
@@ -123,7 +123,7 @@ class Verbs:
 
     @Verb
     def deliver(self, job: int) -> Steps[JobRow]:
-        """Copy a result to the job's target once more."""
+        """Deliver a result to the job's target again."""
         return self._write("POST", f"/v1/jobs/{job}/deliver", JobRow)
 
     @Verb
@@ -133,25 +133,28 @@ class Verbs:
 
     @Verb
     def set_priority(self, job: int, *, priority: int) -> Steps[JobRow]:
-        """Change a job's priority. Higher goes first."""
+        """Change a job's priority. Jobs with a higher priority start first."""
         return self._write("PATCH", f"/v1/jobs/{job}", JobRow, checked(Priority, priority=priority))
 
     @Verb
     def log(self, job: int, *, first: int = 0, limit: int = LINES_A_PAGE, everything: bool = False) -> Steps[LogPage]:
-        """Return lines that a job has printed, from `first` on. `everything`: also what lost attempts printed."""
+        """Return lines that a job has printed, from `first` on. `everything` includes those of lost attempts."""
         wanted = {"first": first, "limit": limit} | ({"all": 1} if everything else {})
         return self._read(f"/v1/jobs/{job}/log", LogPage, wanted)
 
     @ItemVerb
     def log_lines(self, job: int, *, follow: bool = False, everything: bool = False) -> Items[str]:
-        """Yield each line that a job has printed, over all its slices. `follow`: until the job has ended."""
+        """Yield each line that a job has printed, over all its slices.
+
+        With `follow`, continue until the job has ended.
+        """
         first = 0
         look = self._patient(lambda: Verbs.log.steps(self, job, first=first, everything=everything))
         while True:
             page = yield from look()
             if page.first > first:
                 self._connection.notice(f"{page.first - first} earlier lines are no longer kept")
-            new = page.lines[max(0, first - page.first) :]  # lines that came before are neither printed again nor news
+            new = page.lines[max(0, first - page.first) :]  # earlier lines are neither printed again nor news
             for line in new:
                 yield Item(line)
             first = max(first, page.first + len(page.lines))
@@ -162,14 +165,14 @@ class Verbs:
 
     @Verb
     def fetch(self, job: int, *, to: str | Path, overwrite: bool = False) -> Steps[Fetched]:
-        """Fetch the files that a job has left, into the folder `to`. Links are neither made nor followed."""
+        """Fetch the files that a job has left, into the folder `to`. Links are neither created nor followed."""
         return fetch(self._connection, job, Path(to), overwrite=overwrite)
 
     # Campaigns
 
     @Verb
     def status(self) -> Steps[CampaignStatus]:
-        """Return how many jobs are in each state, of all that the caller may see."""
+        """Return how many jobs are in each state, among those that the caller is allowed to see."""
         return self._read("/v1/status", CampaignStatus)
 
     @Verb
@@ -208,7 +211,7 @@ class Verbs:
     def standings(
         self, *, jobs: Sequence[int] = (), campaign: int | None = None, timeout_s: float | None = None
     ) -> Items[CampaignStatus]:
-        """Yield how many jobs are in each state, again and again until all have ended or the time is over."""
+        """Yield how many jobs are in each state, repeatedly until all have ended or the time is over."""
         return self._standings(jobs, campaign, timeout_s)
 
     def _standings(self, jobs: Sequence[int], campaign: int | None, timeout_s: float | None) -> Steps[CampaignStatus]:
@@ -244,7 +247,7 @@ class Verbs:
         yield Item(seen)
 
     def _patient(self, look: Callable[[], Steps[T]]) -> Callable[[], Steps[T]]:
-        """Return a look that, after its first success, waits for a control program that is away for a while."""
+        """Return a function that calls `look` and, after its first success, tolerates a short absence of control."""
         last_s: float | None = None
 
         def looking() -> Steps[T]:
@@ -273,7 +276,7 @@ class Verbs:
         self, path: str | Path, *, name: str | None = None, into_job: bool = False, group: str | None = None,
         on_part: OnPart | None = None,
     ) -> Steps[InputSpec]:  # fmt: skip
-        """Send a file or folder, if the group has not stored it yet. Return it as a job's `inputs` name it."""
+        """Send a file or folder, unless the group has stored it. Return its entry for a job's `inputs`."""
         file: FileToSend = yield Work(lambda: local_inputs.pack(Path(path), name=name or Path(path).name))
         spec = checked(InputSpec, name=file.name, content=file.content, into_job=into_job)
         yield from local_inputs.store(self._connection, [file], group, on_part)
@@ -283,7 +286,7 @@ class Verbs:
     def put_inputs(
         self, files: Sequence[FileToSend], *, group: str | None = None, on_part: OnPart | None = None
     ) -> Steps[None]:
-        """Send those of these files that the group has not stored yet."""
+        """Send the files that the group has not stored yet."""
         return local_inputs.store(self._connection, files, group, on_part)
 
     @Verb
@@ -306,7 +309,7 @@ class Verbs:
         self, name: str, file: FileToSend, *, group: str | None = None, registry_image: str | None = None,
         on_part: OnPart | None = None,
     ) -> Steps[ImageRow]:  # fmt: skip
-        """Send an image and have it stored. Control reads and writes all of it before it answers."""
+        """Send an image and have it stored. Control answers after it has read and written the whole image."""
         push = checked(
             ImagePush, name=name, image_id=file.content, size_bytes=file.size_bytes, group=group,
             registry_image=registry_image,
@@ -316,17 +319,17 @@ class Verbs:
 
     @Verb
     def remove_image(self, name: str, *, group: str | None = None) -> Steps[ImageRow]:
-        """Remove an image. Control refuses while a job that has not ended needs it."""
+        """Remove an image. Control refuses while an unended job needs it."""
         return self._write("DELETE", f"/v1/images/{_quoted(name)}", ImageRow, params=_of_group(group))
 
     @Verb
     def publish_image(self, name: str, *, group: str | None = None) -> Steps[ImageRow]:
-        """Let all groups use a group's image. Only an admin can."""
+        """Let all groups use a group's image. Only an admin can do this."""
         return self._write("POST", f"/v1/images/{_quoted(name)}/publish", ImageRow, params=_of_group(group))
 
     @Verb
     def unpublish_image(self, name: str) -> Steps[ImageRow]:
-        """Take back an image that was published."""
+        """Withdraw a published image."""
         return self._write("POST", f"/v1/images/{_quoted(name)}/unpublish", ImageRow)
 
     # Secrets and tokens
@@ -338,31 +341,31 @@ class Verbs:
 
     @Verb
     def set_secret(self, name: str, *, url: str, value: str, group: str | None = None) -> Steps[SecretRow]:
-        """Keep a secret for the URLs that begin with `url`. An earlier one of the same name is replaced."""
+        """Store a secret for the URLs that begin with `url`. It replaces an older one with the same name."""
         secret = checked(SecretPut, name=name, url=url, value=value, group=group)
         return self._write("POST", "/v1/secrets", SecretRow, secret.with_value())
 
     @Verb
     def remove_secret(self, name: str, *, group: str | None = None) -> Steps[SecretRow]:
-        """Forget a secret. Jobs that need it wait then, or are held."""
+        """Delete a secret. Jobs that need it then wait, or are held."""
         return self._write("DELETE", f"/v1/secrets/{_quoted(name)}", SecretRow, params=_of_group(group))
 
     @Verb
     def tokens(self, *, everything: bool = False) -> Steps[tuple[TokenRow, ...]]:
-        """Return the tokens of people, and with `everything` those that have ended. A user has only their own."""
+        """Return the tokens of people, and with `everything` also the ended ones. Users see only their own."""
         return self._read("/v1/tokens", tuple[TokenRow, ...], {"all": 1} if everything else None)
 
     @Verb
     def issue_token(
         self, name: str, *, role: str, group: str | None = None, manager: bool = False, days: int | None = None
     ) -> Steps[TokenIssued]:
-        """Make a token: for a `user`, an `admin`, or for `metrics`. It is shown once."""
+        """Make a token for a `user`, an `admin`, or for `metrics`. It is shown once."""
         wanted = checked(TokenRequest, role=role, name=name, group=group, manager=manager, days=days)
         return self._write("POST", "/v1/tokens", TokenIssued, wanted)
 
     @Verb
     def revoke_token(self, token: str) -> Steps[TokenRow]:
-        """End a token, which its id names."""
+        """End a token, which is identified by its id."""
         return self._write("POST", f"/v1/tokens/{_quoted(token)}/revoke", TokenRow)
 
     @Verb
@@ -379,12 +382,12 @@ class Verbs:
 
     @Verb
     def nodes(self) -> Steps[ClusterStatus]:
-        """Return the nodes as the scheduler sees them."""
+        """Return the nodes as the scheduler shows them."""
         return self._read("/v1/nodes", ClusterStatus)
 
     @Verb
     def trust(self, node: str) -> Steps[ClusterStatus]:
-        """Forget what has failed on a node. Only an admin can."""
+        """Forget the failures of a node. Only an admin can do this."""
         return self._write("POST", f"/v1/nodes/{_quoted(node)}/trust", ClusterStatus)
 
     @Verb
@@ -392,7 +395,7 @@ class Verbs:
         self, nodes: Sequence[str], *, spanning: Spanning = Spanning.REFUSE, leave_others: bool = False,
         dry_run: bool = False,
     ) -> Steps[DrainRow]:  # fmt: skip
-        """Begin to empty nodes for maintenance. `follow_drain` waits until they are empty."""
+        """Begin to drain nodes for maintenance. `follow_drain` waits until they are empty."""
         wanted = checked(
             DrainRequest, nodes=tuple(nodes), spanning=spanning, leave_others=leave_others, dry_run=dry_run
         )
@@ -400,7 +403,7 @@ class Verbs:
 
     @Verb
     def resume(self, nodes: Sequence[str]) -> Steps[DrainRow]:
-        """Begin to use nodes again that a drain has emptied. `follow_drain` waits until they are in use."""
+        """Begin to resume nodes that a drain has emptied. `follow_drain` waits until they are in use."""
         return self._write("POST", "/v1/nodes/resume", DrainRow, checked(ResumeRequest, nodes=tuple(nodes)))
 
     @Verb
@@ -410,7 +413,7 @@ class Verbs:
 
     @ItemVerb
     def follow_drain(self, number: int) -> Items[DrainRow]:
-        """Yield the state of a drain, again and again until it is over."""
+        """Yield the state of a drain, repeatedly until it is over."""
         return self._followed(f"/v1/drains/{number}", DrainRow, lambda row: row.ended_s is not None, FOLLOW_S)
 
     @Verb
@@ -420,17 +423,20 @@ class Verbs:
 
     @Verb
     def decisions(self, subject: str, *, limit: int = 1) -> Steps[tuple[DecisionRow, ...]]:
-        """Return the last decisions about `job 7` or `slurm 4711`, the latest first."""
+        """Return the latest decisions about `job 7` or `slurm 4711`, the newest first."""
         return self._read("/v1/decisions", tuple[DecisionRow, ...], {"subject": subject, "limit": limit})
 
     @Verb
     def owners(self) -> Steps[OwnersStatus]:
-        """Return the owners with entitlements, and who waits for what."""
+        """Return the owners with entitlements, and their waiting jobs."""
         return self._read("/v1/owners", OwnersStatus)
 
     @Verb
     def report(self, *, month: str = "", accounting: bool = False) -> Steps[MonthReport]:
-        """Return a month's node time, and who got the harvest. `accounting`: with the waits of regular jobs."""
+        """Return a month's node time, and the users who got the harvest.
+
+        `accounting` adds the waits of regular jobs.
+        """
         wanted = checked(ReportFilter, month=month, accounting=accounting)
         within_s = ACCOUNTING_S if accounting else 0.0
         return self._connection.ask("GET", "/v1/report", MonthReport, params=wanted.model_dump(), within_s=within_s)
