@@ -1,6 +1,6 @@
-"""The acts of people on the page. Each is the API's own function, so the API's rules say who may do it.
+"""The actions on the web page. Each is the API's own function, so the API's rules decide who is allowed to do it.
 
-An act that destroys is asked for twice: without `confirmed` in the form, the answer is a page that asks.
+A destructive action needs a confirmation. Without `confirmed` in the form, the answer is a page that asks for it.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ from gleaner.control.web.rendering import link, page
 router = APIRouter(prefix=ROOT)
 
 LONGEST_CAMPAIGN = 32 * 1024
-"""A longer one would take a second to read, and agents wait for the same core."""
+"""A longer file would take a second to read, and agents wait for the same core."""
 EXAMPLE = """name: zmumu
 image: pythia
 command: [--seed, '{index}', --events, 2000, --process, zmumu, --out, .]
@@ -57,20 +57,20 @@ def set_job_priority(caller: User, job: JobPath, fields: Fields) -> Response:
 
 @router.post("/jobs/{job}/migrate")
 def migrate_job(caller: User, job: JobPath, fields: Fields) -> Response:
-    """Save a job now, and let it go on at another node."""
+    """Save a job now, and let it continue on another node."""
     jobs.migrate(caller, job, _model(MigrateRequest, {"to": fields.get("to") or None}))
     return _to(f"{ROOT}/jobs/{job}", "migrate")
 
 
 @router.post("/jobs/{job}/rerun")
 def rerun_job(caller: User, job: JobPath, fields: Fields) -> Response:
-    """Submit a job like one that has ended: what it runs, with the same needs."""
+    """Submit a job like one that has ended, with the same program and the same needs."""
     detail = jobs.show(caller, job)
     if detail.job.state is not State.COMPLETE:
         raise HTTPException(409, f"job {job} has not ended: cancel it first, or let it go on")
     now: dict[str, object] = {"memory_mib": detail.job.memory_mib, "priority": detail.job.priority}
     now["inputs"] = [one.spec for one in detail.inputs]
-    if detail.spec.most_memory_mib == detail.job.memory_mib:  # it has come to need the most
+    if detail.spec.most_memory_mib == detail.job.memory_mib:  # the job's need has grown to the maximum
         now["most_memory_mib"] = None
     again = Submission(job=_model(JobSpec, detail.spec.model_dump() | now), group=detail.job.group)
     made = jobs.submit(caller, again, _key(fields))
@@ -109,7 +109,7 @@ def submit_page(request: Request, _caller: User) -> Response:
 
 @router.post("/submit")
 def submit_campaign(request: Request, caller: User, fields: Fields) -> Response:
-    """Put the jobs of a campaign file into the queue. A mistake comes back with what was written, and its line."""
+    """Submit the jobs of a campaign file. After a mistake, the form shows the text again, with the wrong line."""
     text = fields.get("campaign", "")
     try:
         if len(text) > LONGEST_CAMPAIGN:
@@ -124,7 +124,7 @@ def submit_campaign(request: Request, caller: User, fields: Fields) -> Response:
 
 @router.post("/nodes/drain")
 def drain_nodes(request: Request, caller: Admin, fields: Fields) -> Response:
-    """Empty nodes for maintenance."""
+    """Drain nodes for maintenance."""
     is_dry_run = fields.get("dry_run") == "yes"
     words = tuple(fields.get("nodes", "").split())
     asked = _model(
@@ -139,20 +139,20 @@ def drain_nodes(request: Request, caller: Admin, fields: Fields) -> Response:
 
 @router.post("/nodes/resume")
 def resume_nodes(caller: Admin, fields: Fields) -> Response:
-    """Use drained nodes again."""
+    """Resume drained nodes."""
     drains.resume(caller, _model(ResumeRequest, {"nodes": tuple(fields.get("nodes", "").split())}))
     return _to(f"{ROOT}/drains", "resume")
 
 
 @router.post("/nodes/{node}/trust")
 def trust_node(caller: Admin, node: NodePath, _fields: Fields) -> Response:
-    """Use a node again at once, whatever has failed there."""
+    """Trust a node again at once, despite its earlier failures."""
     nodes.trust(caller, node)
     return _to(f"{ROOT}/nodes/{node}", "trust")
 
 
 def _to(path: str, done: str) -> RedirectResponse:
-    """Lead to the page that shows what was acted on, and says what was done."""
+    """Redirect to the page of the changed thing, which confirms the action."""
     return RedirectResponse(link(path, {"done": done}), 303)
 
 
@@ -165,7 +165,7 @@ def _question(request: Request, fields: Mapping[str, str], question: str, back: 
 
 
 def _key(fields: Mapping[str, str]) -> str:
-    """Return the key of a form, by which a second click on its button is no second submission of the same."""
+    """Return the key of a form, which prevents a second click on its button from submitting the jobs again."""
     told = f"{fields['key']} {fields.get('campaign', '')}" if fields.get("key") else ""
     return sha256(told.encode("utf-8", "replace")).hexdigest() if told else ""
 
@@ -178,7 +178,7 @@ def _number(fields: Mapping[str, str], name: str) -> int:
 
 
 def _model(model: type[Model], values: Mapping[str, Any]) -> Model:
-    """Return the request to the API. Raises 422 with the API's words for what is wrong."""
+    """Return the request to the API. Raises 422 with the API's message about the fault."""
     try:
         return model.model_validate(values)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""The web page: served on the API's port, beside the API. It shows what the API's own functions answer."""
+"""The web page, served on the same port as the API. It shows the answers of the API's own functions."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -23,14 +23,14 @@ _HEADERS = {
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    "Referrer-Policy": "same-origin",  # without a referrer, browsers do not say either where a form comes from
+    "Referrer-Policy": "same-origin",  # without a referrer, browsers do not report the origin of a form either
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
 
 def with_pages(api: FastAPI) -> ASGIApp:
-    """Return the API with the pages beside it. They share its state, its measurements and its audit log."""
+    """Return the API together with the pages. They share its state, its measurements and its audit log."""
     pages = _pages(api)
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:

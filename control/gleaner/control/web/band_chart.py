@@ -1,4 +1,4 @@
-"""Node time as a picture: a column for each step, and in it the parts of the band, one on the other. Pure."""
+"""Node time as a picture, with a column for each step, in which the parts of the band are stacked. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from gleaner.control.policy.node_time import PARTS, BandStep
 
 WIDTH, HEIGHT = 1000.0, 200.0
-"""Of the picture, in its own units."""
+"""The size of the picture, in its own units."""
 HOUR_S = 3600.0
 NAMES: Mapping[str, str] = {
     "regular": "regular jobs",
@@ -18,12 +18,12 @@ NAMES: Mapping[str, str] = {
     "idle": "idle",
     "unusable": "not usable",
 }
-"""The parts of a band in words for people."""
+"""The names of the band's parts for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A choice of the time that a band shows: its length and that of its steps."""
+    """A choice of the period that a band shows: its length and the length of its steps."""
 
     name: str
     words: str
@@ -44,7 +44,7 @@ RANGES = {
 
 @dataclass(frozen=True, slots=True)
 class BandLayer:
-    """One part of the band in all steps: the shape to fill, the core hours, and their share of all, from 0 to 1."""
+    """One part of the band in all steps: the shape to fill, the core hours, and their fraction of all core hours."""
 
     part: str
     name: str
@@ -55,7 +55,7 @@ class BandLayer:
 
 @dataclass(frozen=True, slots=True)
 class StepColumn:
-    """One step of the band: its place in the picture, and the core hours of its parts."""
+    """One step of the band: its position in the picture, and the core hours of its parts."""
 
     x: float
     width: float
@@ -65,7 +65,7 @@ class StepColumn:
 
 @dataclass(frozen=True, slots=True)
 class BandChart:
-    """The picture, between two instants. The upper edge is `most_cores`."""
+    """The picture of a period. Its upper edge is at `most_cores`."""
 
     begin_s: float
     end_s: float
@@ -75,7 +75,10 @@ class BandChart:
 
 
 def band_chart(steps: Sequence[BandStep], *, now_s: float) -> BandChart | None:
-    """Return the picture; None if nothing is known. Of the step that `now_s` lies in, what has passed fills it."""
+    """Return the picture, or None if there are no data.
+
+    The elapsed part of the present step is drawn as the whole step.
+    """
     lengths = [max(1.0, min(step.end_s, now_s) - step.begin_s) for step in steps]
     most = max((step.cores_s / length_s for step, length_s in zip(steps, lengths, strict=True)), default=0.0)
     if not most:

@@ -18,7 +18,7 @@ router = APIRouter(prefix=f"{ROOT}/campaigns")
 
 @router.get("")
 def campaign_list(request: Request, caller: User, wanted: Annotated[CampaignSearch, Query()]) -> Response:
-    """Return the campaigns that the caller may see."""
+    """Return the campaigns that the caller is allowed to see."""
     if caller.group is not None:
         wanted = wanted.model_copy(update={"group": caller.group})
     with caller.reading() as db:

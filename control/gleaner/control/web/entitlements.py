@@ -1,4 +1,4 @@
-"""Entitlements: each owner's cores and waiting jobs; and decisions with all that they were made from."""
+"""Entitlements, with each owner's cores and waiting jobs, and decisions with their whole input."""
 
 import json
 from typing import Annotated
@@ -17,12 +17,12 @@ from gleaner.control.web.rendering import page
 router = APIRouter(prefix=ROOT)
 
 MOST_LINES = 5000
-"""The most lines of a decision's input that are shown: a large cluster has many jobs."""
+"""The greatest number of lines of a decision's input that are shown, because a large cluster has many jobs."""
 
 
 @router.get("/entitlements")
 def entitlement_list(request: Request, caller: User, wanted: Annotated[ListSearch, Query()]) -> Response:
-    """Return what each owner has and is entitled to, and its waiting jobs with the decision on each."""
+    """Return each owner's used and entitled CPUs, and its waiting jobs with the decision on each."""
     status = owners.owners(caller)
     found = listing(status.waiting, wanted)
     return page(request, "entitlements.html", status=status, found=found, wanted=wanted, rows_a_page=ROWS_A_PAGE)
@@ -30,7 +30,7 @@ def entitlement_list(request: Request, caller: User, wanted: Annotated[ListSearc
 
 @router.get("/decisions/{decision}")
 def show_decision(request: Request, caller: User, decision: Annotated[int, Path(ge=1, le=MAX_ID)]) -> Response:
-    """Return one decision: what was known, and what was decided."""
+    """Return one decision, with its input and its answer."""
     found = decisions.show(caller, decision)
     return page(
         request, "decision.html", found=found, given=_lines(found.given), answer=_lines(found.answer), most=MOST_LINES

@@ -1,8 +1,8 @@
-"""The gate before the pages: who looks, and where a request comes from.
+"""The gate in front of the pages. It identifies the user, and checks the origin of each request.
 
-A browser proves who it is by the cookie of its session, which is sent to `/web` alone: the API takes no cookie, so no
-other site can make a browser call it. Whatever changes something must come from a page of ours: the browser's own word
-for the origin says so, and the form carries a value that only our pages know.
+A browser is identified by the cookie of its session, which is sent to `/web` only. The API accepts no cookie, so that
+another site cannot make a browser call it. A request that changes something must come from one of our pages. This is
+shown by the browser's origin headers, and by a value in the form that only our pages know.
 """
 
 import hmac
@@ -37,12 +37,12 @@ _READS = frozenset({"GET", "HEAD"})
 
 
 def is_page(path: str) -> bool:
-    """Return True if the path is that of a page, and not of the API."""
+    """Return True if the path belongs to a page rather than to the API."""
     return path in {"/", ROOT} or path.startswith(f"{ROOT}/")
 
 
 class PageGate:
-    """The middleware before the pages. They find the `Caller` where the API's routes find it."""
+    """The middleware in front of the pages. It stores the `Caller` where the API's routes store it."""
 
     def __init__(self, app: ASGIApp, *, state: ControlState, meters: Instruments) -> None:
         self._app = app
@@ -50,7 +50,7 @@ class PageGate:
         self._meters = meters
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request pass that may, and answer all others."""
+        """Let permitted requests pass, and answer all others."""
         try:
             answer = await self._answer(scope)
         except Exception as error:
@@ -58,7 +58,7 @@ class PageGate:
         await (answer or self._app)(scope, receive, send)
 
     async def _answer(self, scope: Scope) -> Response | None:
-        """Return None for a request that may pass, with its `Caller` in the scope, and else the answer to it."""
+        """Return None for a permitted request, with its `Caller` in the scope, or the answer to any other request."""
         headers, path = Headers(scope=scope), str(scope["path"])
         is_read = scope["method"] in _READS
         if not is_read and not is_from_here(headers):
@@ -80,16 +80,16 @@ class PageGate:
 
 
 def owner_of(state: ControlState, secret: str) -> Identity | None:
-    """Return the owner of a session; None if it has ended, or if what let the owner in does so no more."""
+    """Return the owner of a session, or None if the session has ended or the owner has lost the right to it."""
     with snapshot(state.engine) as db:
         me = web_sessions.identify(db, secret, now_s=state.clock())
     return me if me is None or me.token or is_vouched_for(me, state.settings.munge.allow) else None
 
 
 def is_from_here(headers: Mapping[str, str]) -> bool:
-    """Return True unless the browser says that the request comes from elsewhere than from our own pages.
+    """Return True unless the browser reports that the request comes from a page that is not ours.
 
-    A browser from before 2020 may say nothing: the value in the form tells then.
+    A browser from before 2020 may report nothing. Then the value in the form decides.
 
     >>> is_from_here({"host": "gleaner:8642", "origin": "https://gleaner:8642"})
     True
@@ -130,4 +130,4 @@ async def _fields(request: Request) -> Mapping[str, str]:
 
 
 Fields = Annotated[Mapping[str, str], Depends(_fields)]
-"""The fields of a form that one of this session's pages has sent."""
+"""The fields of a form that was sent by one of this session's pages."""

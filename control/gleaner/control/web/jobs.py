@@ -1,4 +1,4 @@
-"""Jobs: the list, all about one job, and its log."""
+"""Jobs: the list, the page of one job, and its log."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ REASONS: Mapping[str, str] = {
 
 @router.get("")
 def job_list(request: Request, caller: User, wanted: Annotated[JobSearch, Query()]) -> Response:
-    """Return the jobs that the caller may see."""
+    """Return the jobs that the caller is allowed to see."""
     if caller.group is not None:
         wanted = wanted.model_copy(update={"group": caller.group})
     with caller.reading() as db:
@@ -54,7 +54,7 @@ def job_list(request: Request, caller: User, wanted: Annotated[JobSearch, Query(
 
 @router.get("/{job}")
 def show_job(request: Request, caller: User, job: JobPath) -> Response:
-    """Return all that is known of one job."""
+    """Return all known facts of one job."""
     detail = jobs.show(caller, job)
     about = decisions.about(caller, job_subject(job), DECISIONS)
     return page(
@@ -81,7 +81,7 @@ class LastSave:
 
 
 def last_save(detail: JobDetail) -> LastSave | None:
-    """Return the latest save that is kept; None if there is none."""
+    """Return the latest save that is kept, or None if there is none."""
     if not detail.checkpoints:
         return None
     last = detail.checkpoints[-1]
@@ -90,7 +90,7 @@ def last_save(detail: JobDetail) -> LastSave | None:
 
 
 def ending_reason(slice_: AttemptRow) -> str:
-    """Return the reason why a slice ended so. Without a detail the ending itself may say it."""
+    """Return the reason for the end of a slice. If there is no detail, the kind of the ending may be the reason."""
     return slice_.detail or REASONS.get(slice_.ending or "", "")
 
 
@@ -100,7 +100,7 @@ def _lost_s(caller: Caller, job: int) -> Mapping[int, float]:
 
 
 def _begin_of_last(caller: Caller, job: int, lines: int) -> int:
-    """Return the number of the line with which the last `lines` of a log begin."""
+    """Return the number of the first of the last `lines` lines of a log."""
     with caller.reading() as db:
         last = logs.last_number(db, job)
     return 0 if last is None else max(0, last + 1 - lines)
@@ -125,7 +125,7 @@ def job_log(
     first: Annotated[int | None, Query(ge=0, le=MAX_ID)] = None,
     everything: Annotated[bool, Query(alias="all")] = False,
 ) -> Response:
-    """Return a page of the lines that a job has written: the last ones, unless the first line is named."""
+    """Return a page of the lines that a job has written. It is the last page, unless the first line is given."""
     if first is None:
         first = 0 if everything else _begin_of_last(caller, job, LINES_A_PAGE)
     lines = jobs.log(caller, job, first, LINES_A_PAGE, everything)

@@ -1,4 +1,4 @@
-"""Lists that control has in its memory as a whole: searched, sorted and cut into pages here. Pure."""
+"""Lists that control has completely in memory. They are searched, sorted and divided into pages here. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,21 +13,21 @@ Row = TypeVar("Row", bound=Reply)
 
 
 class ListSearch(Search):
-    """A search in such a list. An order that is no column of the list leaves the rows as they come."""
+    """A search in such a list. If its order is not a column of the list, the rows keep their order."""
 
     order: Annotated[str, StringConstraints(pattern=r"^(-?[a-z_]{1,40})?$")] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[Row]):
-    """One page of a list, and how many rows match in all."""
+    """One page of a list, and the number of all matching rows."""
 
     rows: tuple[Row, ...]
     total: int
 
 
 def listing(rows: Sequence[Row], wanted: ListSearch) -> Listing[Row]:
-    """Return one page of the rows that hold the text in any of their fields."""
+    """Return one page of the rows that contain the text in any of their fields."""
     text = wanted.text.casefold()
     found = [row for row in rows if not text or any(text in word for word in _words(row))]
     name = wanted.order.removeprefix("-")
@@ -41,7 +41,7 @@ def _words(row: Reply) -> list[str]:
 
 
 def _rank(value: Any) -> tuple[int, float, str]:
-    """Return what sorts any values: those that are missing first, then numbers, then words."""
+    """Return a sort key for any values: missing values first, then numbers, then words."""
     match value:
         case None:
             return 0, 0.0, ""

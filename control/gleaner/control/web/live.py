@@ -1,8 +1,8 @@
-"""News for open pages: one stream of server-sent events for each, which says only that something has changed.
+"""News for open pages: a stream of server-sent events for each, which reports only that something has changed.
 
-The page then asks for itself anew, as it does without news every while. So a stream needs no thread and little memory,
-and the database is asked once for all streams. A stream ends after some minutes, and the browser opens it again: so
-nobody who has signed out goes on to listen.
+The page then reloads its content, as it also does regularly without news. Therefore a stream needs no thread and little
+memory, and one query of the database serves all streams. A stream ends after some minutes, and the browser opens it
+again. So a user who has signed out does not stay connected.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ EVERY_S = 2.0
 LONGEST_S = 300.0
 """The time after which a stream ends."""
 SILENT_S = 20.0
-"""A stream without news says something this often: a connection that is gone is noticed then."""
+"""The interval in which a stream without news sends something, so that a lost connection is noticed."""
 
 
 class News:
-    """The last change that is known, the same for all streams."""
+    """The last known change, shared by all streams."""
 
     def __init__(self, state: ControlState) -> None:
         self._state = state
@@ -41,7 +41,7 @@ class News:
         self._stamp = ""
 
     async def stamp(self) -> str:
-        """Return a text that differs from the last one if something has changed."""
+        """Return a text that changes whenever something has changed."""
         async with self._lock:
             now_s = asyncio.get_running_loop().time()
             if now_s >= self._ask_at_s:
@@ -55,16 +55,16 @@ class News:
             with snapshot(state.engine) as db:
                 event = queries.latest_event(db)
         except QueueError:
-            return self._stamp  # the page itself says so when it is asked for
+            return self._stamp  # the page itself shows the error when it is requested
         cluster, owners = state.cluster, state.entitlements.view
         return f"{event}-{cluster.read_s if cluster else 0:.0f}-{owners.now_s if owners else 0:.0f}"
 
 
 @router.get(EVENTS)
 async def events(request: Request, caller: User, job: Annotated[int | None, Query(ge=1, le=MAX_ID)] = None) -> Response:
-    """Return the stream of news; with `job`, of that job's log too."""
+    """Return the stream of news. With a job, it includes news of that job's log."""
     if job is not None:
-        await run_in_threadpool(jobs.show, caller, job)  # raises unless the caller may see it
+        await run_in_threadpool(jobs.show, caller, job)  # raises an error unless the caller is allowed to see it
     news: News = request.app.state.news
     stream = _stream(news, caller, job)
     return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})

@@ -1,7 +1,8 @@
 """The parts of each node's time, for the timeline's table. Pure.
 
-The picture shows a slice's save as at least one point, which may be minutes. The table counts the seconds. Where slices
-are, they say what a node did; elsewhere the looks at the cluster do. Slices that run beside each other share the time.
+The picture shows a slice's save as at least one point, which may be minutes long, whereas the table counts the seconds.
+Slices show how a node was used while they ran, and snapshots of the cluster show its use at other times. Slices that
+run at the same time share the time.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +16,7 @@ from gleaner.control.web.timeline_chart import PARTS, letters_at
 
 Floats = NDArray[np.float64]
 LEAST_S = 1e-6
-"""The least reported time by which is divided."""
+"""The least reported time that is used as a divisor."""
 LOOKED_AT = tuple(use for use in Use if use.value in PARTS)
 
 
@@ -29,9 +30,9 @@ def node_shares(
     look_s: float,
     now_s: float,
 ) -> dict[str, Mapping[str, float]]:
-    """Return, for each of these nodes, the parts of the time of which something is known; they sum to 1.
+    """Return the parts of the known time of each of these nodes, which add up to 1.
 
-    A node of which nothing is known has no parts. A look holds for `look_s`; nothing is known of what is to come.
+    A node without data has no parts. A snapshot is valid for `look_s`. The future is unknown.
     """
     until_s = max(begin_s, min(end_s, now_s))
     place_of = {name: place for place, name in enumerate(names)}
@@ -72,7 +73,7 @@ def _spent(
 ) -> dict[str, Floats]:
     """Return the seconds of each slice by part, between the two instants.
 
-    As in `policy.node_time`, what an agent reports may be longer than its slice was; then it is pressed into that time.
+    As in `policy.node_time`, the times that an agent reports may exceed its slice, and are then scaled down.
     """
 
     def within(from_s: Floats, to_s: Floats) -> Floats:
@@ -85,7 +86,7 @@ def _spent(
     scale = np.minimum(1.0, (ended_s - claimed_s) / np.where(reported_s > LEAST_S, reported_s, 1.0))
     restored_s = claimed_s + restore_s * scale
     computed_s = np.clip(ended_s - save_s * scale, restored_s, np.maximum(restored_s, ended_s))
-    kept_s = np.clip(computed_s - lost_s * scale, restored_s, computed_s)  # in this order, whatever is rounded
+    kept_s = np.clip(computed_s - lost_s * scale, restored_s, computed_s)  # in this order, whatever the rounding
     return {
         PARTS[Use.HARVESTED]: within(restored_s, kept_s),
         "restoring": within(claimed_s, restored_s),
@@ -97,7 +98,7 @@ def _spent(
 def _merged(on: NDArray[np.intp], begins_s: Floats, ends_s: Floats, *, span_s: float) -> tuple[Floats, Floats]:
     """Return the edges of the times in which any slice is on a node, and the sum of these times up to each edge.
 
-    All nodes lie on one axis, one after the other, `span_s` apart.
+    All nodes are on one axis, one after the other, `span_s` apart.
     """
     order = np.lexsort((begins_s, on))
     order = order[ends_s[order] > begins_s[order]]

@@ -27,7 +27,7 @@ Wanted = Annotated[ListSearch, Query()]
 
 @router.get("/nodes")
 def node_list(request: Request, caller: User, wanted: Wanted) -> Response:
-    """Return every node, with its use and what is wrong with it."""
+    """Return every node, with its use and its faults."""
     cluster = nodes.cluster(caller)
     found = listing(cluster.nodes, wanted)
     uses = {node.name: use_of(node) for node in found.rows}
@@ -67,7 +67,7 @@ def agent_list(request: Request, caller: User, wanted: Wanted) -> Response:
 
 @router.get("/drains")
 def drain_list(request: Request, caller: Admin, wanted: Wanted) -> Response:
-    """Return the last requests to drain nodes or to use them again."""
+    """Return the latest requests to drain or resume nodes."""
     found = listing(drains.list_drains(caller, DRAINS), wanted)
     return page(
         request,

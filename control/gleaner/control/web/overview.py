@@ -1,4 +1,4 @@
-"""The overview: jobs by state, nodes by use, groups beside their targets, and what needs attention."""
+"""The overview: jobs by state, nodes by use, groups with their targets, and problems that need attention."""
 
 import math
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ WantedRange = Annotated[Literal["hours", "days", "weeks"], Query(alias="band")]
 
 @dataclass(frozen=True, slots=True)
 class GroupUse:
-    """The cores of one group, and the cores that it is meant to have."""
+    """The cores of one group, and its target."""
 
     group: str
     holds_cpus: int
@@ -48,7 +48,7 @@ class NodeUse:
 
 @dataclass(frozen=True, slots=True)
 class DayHarvest:
-    """The harvest of a day (of UTC), in core hours, and its share of all time of the nodes, from 0 to 1."""
+    """The harvest of a day (UTC) in core hours, and its fraction of the time of all nodes."""
 
     day: str
     harvested_core_h: float
@@ -57,7 +57,7 @@ class DayHarvest:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Something that is wrong, and the way to mend it."""
+    """A problem, and its remedy."""
 
     what: str
     todo: str
@@ -89,7 +89,7 @@ def overview(request: Request, caller: User, wanted: WantedRange = "hours") -> R
 
 
 def _band(caller: Caller, wanted: str) -> BandChart | None:
-    """Return the nodes' time as a picture. Everybody may see it, as in Slurm."""
+    """Return the nodes' time as a picture. All users can see it, as in Slurm."""
     chosen, now_s = RANGES[wanted], caller.now_s
     end_s = math.ceil(now_s / chosen.step_s) * chosen.step_s
     begin_s = end_s - chosen.length_s
@@ -99,15 +99,15 @@ def _band(caller: Caller, wanted: str) -> BandChart | None:
 
 
 def _silent(caller: Caller) -> tuple[SilentAgents, float] | None:
-    """Return the agents that are not heard of any more, and for how long the first of them; None if there are none."""
+    """Return the silent agents, and how long the first of them has been silent, or None if there are none."""
     with caller.reading() as db:
         found = queries.silent_agents(db, now_s=caller.now_s)
-    lease_s = caller.state.settings.queue.lease_s  # a heartbeat has renewed the lease for so long
+    lease_s = caller.state.settings.queue.lease_s  # a heartbeat renewed the lease for this long
     return None if found is None else (found, caller.now_s - found.since_s + lease_s)
 
 
 def _yesterday(caller: Caller) -> DayHarvest | None:
-    """Return what was harvested on the last whole day, of which the coarsest steps are kept longest."""
+    """Return the harvest of the last whole day, from the coarsest steps, which are kept longest."""
     end_s = int(caller.now_s // DAY_S * DAY_S)
     begin_s = end_s - DAY_S
     with caller.reading() as db:
@@ -117,7 +117,7 @@ def _yesterday(caller: Caller) -> DayHarvest | None:
 
 
 def day_harvest(whole: BandStep) -> DayHarvest | None:
-    """Return a day's harvest and its share of all core hours that control saw; None if it saw nothing."""
+    """Return a day's harvest and its fraction of all core hours that control saw, or None if it saw none."""
     if not whole.cores_s:
         return None
     day = datetime.fromtimestamp(whole.begin_s, UTC).strftime("%Y-%m-%d")
@@ -125,7 +125,7 @@ def day_harvest(whole: BandStep) -> DayHarvest | None:
 
 
 def _groups(caller: Caller) -> tuple[GroupUse, ...]:
-    """Return the groups that the caller may see."""
+    """Return the groups that the caller is allowed to see."""
     state = caller.state
     with caller.reading() as db:
         shares = state.usage_cache.shares(db, state.share_rules)
@@ -136,7 +136,7 @@ def _groups(caller: Caller) -> tuple[GroupUse, ...]:
 
 
 def use_of(node: NodeRow) -> str:
-    """Return the use of a node: the first that fits, as in the list of nodes."""
+    """Return the use of a node. The first use that applies is chosen, as in the list of nodes."""
     if node.agent is not None:
         return "agent"
     if node.regular:
@@ -145,7 +145,7 @@ def use_of(node: NodeRow) -> str:
 
 
 def node_uses(rows: tuple[NodeRow, ...]) -> tuple[NodeUse, ...]:
-    """Return how many nodes have each use."""
+    """Return the number of nodes with each use."""
     return tuple(
         NodeUse(use, len(cpus), sum(cpus))
         for use in ("regular jobs", "agent", "idle", "not in use", "planned for another job")
@@ -156,7 +156,7 @@ def node_uses(rows: tuple[NodeRow, ...]) -> tuple[NodeUse, ...]:
 def needs_attention(
     cluster: ClusterStatus, failing: tuple[str, ...], *, held: int, silent: tuple[SilentAgents, float] | None = None
 ) -> tuple[Attention, ...]:
-    """Return all that somebody should look at, the most urgent first."""
+    """Return all problems that need attention, the most urgent first."""
     found = [Attention(f"control's step '{step}' fails", "control's log says how", ROOT) for step in failing]
     if cluster.problem:
         found.append(Attention(cluster.problem, "see that control reaches the scheduler", f"{ROOT}/nodes"))
@@ -186,7 +186,10 @@ def needs_attention(
 
 
 def _losing(nodes: tuple[NodeRow, ...]) -> list[Attention]:
-    """Return a line for each node that loses conspicuously many slices, of many only for the worst."""
+    """Return a line for each node that loses conspicuously many slices.
+
+    If there are many, only the worst are included.
+    """
     counts = {node.name: SliceCounts(node.slices_in_day, node.lost_in_day) for node in nodes}
     todo = "look at the node and at what it lost; drain it if that goes on"
     bad = conspicuous(counts)

@@ -1,7 +1,7 @@
-"""Templates become pages here and nowhere else.
+"""The only module that turns templates into pages.
 
-Everything that a page says is escaped, and control characters are shown as escapes: whatever users, nodes and workloads
-write, it stays text.
+All content of a page is escaped, and control characters are shown as escapes. Whatever users, nodes and workloads write
+stays text.
 """
 
 import json
@@ -38,12 +38,12 @@ DONE: Mapping[str, str] = {
     "trust": "The node is trusted again.",
     "out": "You are signed out.",
 }
-"""The words for an act that is done, on the page that follows; its address has the key only."""
+"""The confirmations of actions, for the page that follows. Its address contains only the key."""
 TEMPLATES = Path(__file__).parent / "templates"
 
 
 def page(request: Request, name: str, *, answer_status: int = 200, **facts: Any) -> HTMLResponse:
-    """Return a page. Its template finds the caller as `me`, None for somebody who is not signed in."""
+    """Return a page. Its template gets the caller as `me`, which is None for a user who is not signed in."""
     caller: Caller | None = getattr(request.state, "caller", None)
     given = {
         "me": caller.identity if caller else None,
@@ -59,7 +59,7 @@ def page(request: Request, name: str, *, answer_status: int = 200, **facts: Any)
 
 
 def problem_page(request: Request, error: Exception) -> HTMLResponse:
-    """Return the page for an error: the API's own words for it, and its status."""
+    """Return the page for an error, with the API's message and status."""
     answer = answer_to(error)
     detail = json.loads(bytes(answer.body))["detail"]
     shown = page(request, "problem.html", answer_status=answer.status_code, detail=detail)
@@ -89,29 +89,30 @@ def environment() -> jinja2.Environment:
         "instant": instant,
         "zone": zone,
     }
-    untyped = cast(Any, made)  # its types are not known
+    untyped = cast(Any, made)  # its types are unknown
     untyped.filters.update(filters)
     untyped.globals |= {"link": link, "lines": lines}
     return made
 
 
 def shown(value: Any) -> Any:
-    """Return a value as a template may print it: control characters are escapes, tabs are spaces, None is nothing."""
+    """Return a value as a template can print it: control characters become escapes, tabs become spaces, None becomes
+    ""."""
     if value is None:
         return ""
     return visible(value.expandtabs()) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def lines(text: str) -> Markup:
-    """Return a text of several lines, for a field where people go on writing: line ends stay.
+    """Return a text of several lines with its line ends, for a field in which people edit it.
 
-    A browser leaves out a first line end, so there is always one more.
+    A browser drops a line end at the beginning, so one is added.
     """
     return Markup("\n") + Markup("\n").join(visible(line) for line in text.splitlines())
 
 
 def moment(at_s: float | None) -> Markup | str:
-    """Return an instant in the zone of control's machine.
+    """Return an instant in the time zone of control's machine.
 
     >>> moment(None)
     ''
@@ -120,7 +121,7 @@ def moment(at_s: float | None) -> Markup | str:
         return ""
     try:
         then = datetime.fromtimestamp(at_s, UTC)
-    except (OverflowError, ValueError, OSError):  # no calendar has it
+    except (OverflowError, ValueError, OSError):  # outside of the calendar
         return f"{at_s:g}"
     return Markup('<time datetime="{}">{}</time>').format(
         then.strftime("%Y-%m-%dT%H:%M:%SZ"), then.astimezone().strftime("%Y-%m-%d %H:%M:%S")
@@ -128,14 +129,14 @@ def moment(at_s: float | None) -> Markup | str:
 
 
 def zone(at_s: float) -> str:
-    """Return the name of the zone of control's machine, as of this instant."""
+    """Return the name of the time zone of control's machine at this instant."""
     return datetime.fromtimestamp(at_s, UTC).astimezone().strftime("%Z")
 
 
 def instant(at_s: float, length_s: float) -> str:
-    """Return an instant as a mark of an axis of this length: the shorter it is, the more digits it has.
+    """Return an instant as a label on an axis of this length. A shorter axis has labels with more digits.
 
-    A length of 0 asks for all but the seconds.
+    A length of 0 returns everything except the seconds.
     """
     then = datetime.fromtimestamp(at_s, UTC).astimezone()
     if not length_s:
@@ -146,7 +147,7 @@ def instant(at_s: float, length_s: float) -> str:
 
 
 def count(number: float) -> str:
-    """Return a number with its thousands apart.
+    """Return a number with separated thousands.
 
     >>> count(1234567)
     '1,234,567'
@@ -155,7 +156,7 @@ def count(number: float) -> str:
 
 
 def hours(number: float) -> str:
-    """Return a number of hours: the smaller it is, the more digits.
+    """Return a number of hours. A smaller number has more digits.
 
     >>> hours(1234.56), hours(0.0), hours(0.042)
     ('1,234.6', '0', '0.042')
@@ -164,7 +165,7 @@ def hours(number: float) -> str:
 
 
 def link(path: str, query: Mapping[str, object], **changes: object) -> str:
-    """Return an address: the query with some changes, without what is empty.
+    """Return an address with a changed query, without empty values.
 
     >>> link("/web/jobs", {"state": "New", "page": 3}, page=None, text="a&b")
     '/web/jobs?state=New&text=a%26b'

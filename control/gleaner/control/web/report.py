@@ -17,7 +17,7 @@ from gleaner.control.web.rendering import page
 router = APIRouter(prefix=ROOT)
 
 YEARS = (1970, 9000)
-"""The years in which a month has a month before it and one after it."""
+"""The years in which every month has a previous and a next month."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class NodePart:
 
 @router.get("/report")
 def report_page(request: Request, caller: User, wanted: Annotated[ReportFilter, Query()]) -> Response:
-    """Return what became of the nodes' time in a month, and who got what was harvested."""
+    """Return how the nodes' time of a month was used, and which users got the harvested part."""
     found = report.report(caller, wanted)
     return page(
         request,
@@ -57,7 +57,7 @@ def report_file(caller: User, wanted: Annotated[ReportFilter, Query()]) -> Respo
 
 
 def node_parts(found: MonthReport) -> tuple[NodePart, ...]:
-    """Return the parts of the nodes' time that control saw, as they are drawn from left to right."""
+    """Return the parts of the nodes' time that control saw, in the order in which they are drawn from left to right."""
     return (
         NodePart("regular", "regular jobs", found.regular_node_h),
         NodePart("harvested", "harvested", found.harvested_node_h),
@@ -72,7 +72,7 @@ def node_parts(found: MonthReport) -> tuple[NodePart, ...]:
 
 
 def neighbour(month: str, step: int) -> str | None:
-    """Return the month before (-1) or after (1) another one; None at the ends of the calendar.
+    """Return the month before (-1) or after (1) another one, or None at the ends of the calendar.
 
     >>> neighbour("2026-12", 1), neighbour("2026-01", -1), neighbour("9000-12", 1)
     ('2027-01', '2025-12', None)

@@ -1,7 +1,7 @@
-"""Signing in and out: a code of `glean web`, or a token, becomes a session, whose secret only the browser has.
+"""Signing in and out: a code of `glean web`, or a token, is exchanged for a session, whose secret only the browser has.
 
-Neither a code nor a token is ever in an address that a browser sends, nor in a log: `glean web` puts the code behind
-the `#`, which browsers keep for themselves, and the page posts it.
+Neither a code nor a token ever appears in an address that a browser sends, or in a log. `glean web` puts the code
+behind the `#`, which browsers do not send, and the page posts it.
 """
 
 import re
@@ -35,7 +35,7 @@ class SignIn:
         self._lookups = TokenLookup(state)
 
     async def session(self, token: str, code: str) -> str | None:
-        """Return the secret of a new session; None if neither token nor code is good."""
+        """Return the secret of a new session, or None if neither the token nor the code is valid."""
         if code:
             return await run_in_threadpool(self._by_code, code)
         who = await self._lookups.identity(token)
@@ -47,7 +47,7 @@ class SignIn:
 
     def _by_code(self, code: str) -> str | None:
         now_s = self._state.clock()
-        with snapshot(self._state.engine) as db:  # a wrong code costs no write
+        with snapshot(self._state.engine) as db:  # a wrong code causes no write
             if not web_sessions.is_code(db, code, now_s=now_s):
                 return None
         with self._state.writing() as db:
@@ -59,7 +59,7 @@ class SignIn:
 
 
 def own_path(wanted: str) -> str:
-    """Return the page to go on with: one of ours, whatever an address says.
+    """Return the page to continue with. It is always one of ours, whatever an address contains.
 
     >>> own_path("/web/jobs?state=New"), own_path("https://evil.example/web"), own_path("//evil.example")
     ('/web/jobs?state=New', '/web', '/web')
@@ -72,13 +72,13 @@ Next = Annotated[str, Query(alias="next", max_length=2000)]
 
 @router.get(SIGN_IN)
 async def sign_in_page(request: Request, wanted: Next = ROOT) -> Response:
-    """Return the form for a token. A script of ours posts the code that stands behind the `#`."""
+    """Return the form for a token. A script of ours posts the code behind the `#`."""
     return page(request, "sign_in.html", next=own_path(wanted), why="")
 
 
 @router.post(SIGN_IN)
 async def sign_in(request: Request) -> Response:
-    """Begin a session, and go on with the page that was asked for."""
+    """Begin a session, and continue with the requested page."""
     fields = await read_form(request)
     token, code = fields.get("token", "").strip(), fields.get("code", "").strip()
     wanted = own_path(fields.get("next", ROOT))

@@ -1,18 +1,18 @@
-"""The slices of one job as a picture: a bar for each slice, and in it restoring, computing and saving. Pure."""
+"""The slices of one job as a picture, with a bar for each slice, divided into restoring, computing and saving. Pure."""
 
 from dataclasses import dataclass
 
 from gleaner.control.models.jobs import AttemptRow, JobDetail
 
 WIDTH = 1000.0
-"""Of the picture, in its own units."""
+"""The size of the picture, in its own units."""
 BARS_AT_MOST = 200
-"""The most slices that are drawn; the latest ones of more."""
+"""The greatest number of slices that are drawn. If there are more, the latest are drawn."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlicePart:
-    """One part of a slice: what is done in it, and where it lies in the picture."""
+    """One part of a slice: its activity, and its position in the picture."""
 
     what: str
     x: float
@@ -39,7 +39,7 @@ class SliceChart:
 
 
 def slice_chart(detail: JobDetail, *, now_s: float) -> SliceChart | None:
-    """Return the picture; None for a job that nobody has claimed yet."""
+    """Return the picture, or None for a job that has never been claimed."""
     slices = detail.attempts[-BARS_AT_MOST:]
     if not slices:
         return None
@@ -55,7 +55,7 @@ def _bar(slice_: AttemptRow, begin_s: float, end_s: float, now_s: float) -> Bar:
     spent = {"restore": slice_.start_s + slice_.restore_s, "compute": slice_.compute_s, "save": slice_.save_s}
     if slice_.ended_s is None:
         spent["compute"] = lasted_s - spent["restore"] - spent["save"]
-    rest_s = max(0.0, lasted_s - sum(spent.values()))  # of it nobody has reported what it was spent on
+    rest_s = max(0.0, lasted_s - sum(spent.values()))  # its use has not been reported
     per_s = WIDTH / (end_s - begin_s)
     at_s, left_s, parts = slice_.claimed_s - begin_s, lasted_s, list[SlicePart]()
     for what, seconds in (("other", rest_s), *spent.items()):

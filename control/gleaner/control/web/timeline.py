@@ -1,4 +1,4 @@
-"""The timeline: the use of each node and the slices on it, and the way from a place in the picture to its job."""
+"""The timeline shows the use of each node and the slices on it, and leads from a point in the picture to its job."""
 
 import math
 import re
@@ -26,18 +26,18 @@ from gleaner.control.web.timeline_chart import WIDTH, TimelineChart, timeline_ch
 router = APIRouter(prefix=f"{ROOT}/timeline")
 
 NODES_AT_MOST = 1000
-"""The most nodes that are drawn; a search finds others."""
+"""The greatest number of nodes that are drawn. A search finds others."""
 SLICES_AT_MOST = 20_000
-"""The most slices that are drawn one by one. Of more, only the use of the nodes is drawn."""
+"""The greatest number of slices that are drawn one by one. If there are more, only the use of the nodes is drawn."""
 STEPS_AT_MOST = 1010
-"""The most looks that are drawn: a week has so many steps of ten minutes."""
+"""The greatest number of snapshots that are drawn. A week has this many steps of ten minutes."""
 ENDS_AT_MOST = 400
 LEAST_REFRESH_S = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """A choice of the time that the picture shows."""
+    """A choice of the period that the picture shows."""
 
     words: str
     length_s: int
@@ -53,7 +53,7 @@ LENGTHS = {
 
 
 class TimelineSearch(ListSearch):
-    """The part of the timeline that is wanted. Without `end` it ends now, and goes on."""
+    """The requested part of the timeline. Without `end` it ends now, and is updated."""
 
     length: Literal["10m", "1h", "6h", "1d", "1w"] = "1h"
     end: Annotated[int, Query(ge=0, le=2**40)] | None = None
@@ -61,7 +61,7 @@ class TimelineSearch(ListSearch):
 
 @router.get("")
 def timeline(request: Request, caller: User, wanted: Annotated[TimelineSearch, Query()]) -> Response:
-    """Return the picture of all nodes whose names hold the text."""
+    """Return the picture of all nodes whose names contain the text."""
     length_s = LENGTHS[wanted.length].length_s
     point_s = length_s / WIDTH
     end_s = float(wanted.end or math.ceil(caller.now_s / point_s) * point_s)
@@ -88,7 +88,7 @@ def at_place(
     node: Annotated[str, Query(max_length=63)],
     at_s: Annotated[int, Query(alias="at", ge=0, le=MAX_ID)],
 ) -> Response:
-    """Lead to the job that ran on that node then, if the caller may see one; else to the node."""
+    """Redirect to the job that ran on that node at that time, or to the node if the caller sees no such job."""
     with caller.reading() as db:
         job = node_history.job_at(db, node=node, at_s=at_s, group=caller.group)
     return RedirectResponse(f"{ROOT}/nodes/{quote(node, safe='')}" if job is None else f"{ROOT}/jobs/{job}", 303)
@@ -97,8 +97,11 @@ def at_place(
 def draw(
     caller: Caller, *, begin_s: float, end_s: float, text: str, rows: slice
 ) -> tuple[TimelineChart, int, Mapping[str, Mapping[str, float]], bool]:
-    """Return the picture, the number of nodes that match, the parts of the time of these rows' nodes, and True if each
-    slice is in it."""
+    """Return the picture and its data.
+
+    They are the picture, the number of matching nodes, the parts of the time of these rows' nodes, and True if the
+    picture contains each slice.
+    """
     state, now_s = caller.state, caller.now_s
     keep_days = state.settings.history.keep_days
     look_s = finest(begin_s=begin_s, end_s=end_s, now_s=now_s, steps_at_most=STEPS_AT_MOST, keep_days=keep_days)
@@ -123,12 +126,12 @@ def draw(
 
 
 def _by_number(name: str) -> list[tuple[int, str]]:
-    """Return the key that sorts node9 before node10."""
+    """Return a sort key that puts node9 before node10."""
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
 
 
 def _shared_ends(rounds: RoundSettings, begin_s: float, end_s: float) -> Sequence[float]:
-    """Return the shared ends in this time; none if there are so many that they would hide the picture."""
+    """Return the shared ends in this period, or none if there are so many that they would hide the picture."""
     if not rounds.synchronised or (end_s - begin_s) / rounds.length_s > ENDS_AT_MOST:
         return ()
     ends = [boundary(begin_s, length_s=rounds.length_s, origin_s=rounds.origin_s)]

@@ -1,7 +1,7 @@
-"""Nodes against time as a picture: a stripe for each node, made no finer than the picture is wide. Pure.
+"""Nodes against time as a picture, with a stripe for each node, at most as fine as the picture is wide. Pure.
 
-Each point of a stripe has one letter of `Use`, or of what a slice does then. Whoever is drawn later covers the others:
-looks at the cluster first, then slices, and on top restores and saves, which are short.
+Each point of a stripe has one letter of `Use`, or of the activity of a slice at that time. Later drawings cover earlier
+ones: snapshots of the cluster come first, then slices, and finally restores and saves, which are short.
 """
 
 import re
@@ -15,9 +15,10 @@ from gleaner.control.policy.node_time import Use
 from gleaner.control.queue.node_history import NodeSlice, NodeUses
 
 WIDTH = 1000
-"""Of the picture, in its own units: the most points that a stripe has."""
+"""The size of the picture, in its own units, and the greatest number of points of a stripe."""
 RUNS_AT_MOST = 50_000
-"""The most pieces of one colour that are drawn, with some 12 bytes each. A picture with more has fewer points."""
+"""The greatest number of pieces of one colour that are drawn, with some 12 bytes each. A picture with more pieces gets
+fewer points."""
 LOST, RESTORE, SAVE = "l", "R", "S"
 PARTS: Mapping[str, str] = {
     Use.REGULAR: "regular",
@@ -29,16 +30,16 @@ PARTS: Mapping[str, str] = {
     Use.IDLE: "idle",
     Use.UNUSABLE: "unusable",
 }
-"""The parts of the picture by their letters; their names are those of the style sheet."""
+"""The parts of the picture by their letters. Their names are those of the style sheet."""
 HEIGHTS = ((40, 18), (200, 8))
-"""The height of a node's stripe where there are at most so many nodes."""
+"""The height of a node's stripe, up to this number of nodes."""
 LEAST_HEIGHT = 3
 _RUN = re.compile(rb"(.)\1*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Stripe:
-    """One node's stripe, and its place from the top."""
+    """The stripe of one node, and its position from the top."""
 
     node: str
     top: int
@@ -46,7 +47,10 @@ class Stripe:
 
 @dataclass(frozen=True, slots=True)
 class TimelineChart:
-    """The picture: for each part one path of pieces, each of a stripe's height; and the places of shared ends."""
+    """The picture. Each part is one path of pieces with the height of a stripe.
+
+    It also has the positions of shared ends.
+    """
 
     begin_s: float
     end_s: float
@@ -57,7 +61,7 @@ class TimelineChart:
 
     @property
     def height(self) -> int:
-        """The height of the picture."""
+        """Return the height of the picture."""
         return self.stripe_height * len(self.stripes)
 
 
@@ -72,7 +76,10 @@ def timeline_chart(
     now_s: float,
     ends_s: Iterable[float] = (),
 ) -> TimelineChart:
-    """Return the picture of these nodes between two instants. A look holds for `look_s`; nothing is drawn after now."""
+    """Return the picture of these nodes between two instants. A snapshot is valid for `look_s`.
+
+    The future stays empty.
+    """
     height = next((height for most, height in HEIGHTS if len(names) <= most), LEAST_HEIGHT)
     drawn = list(slices)
     points = WIDTH
@@ -110,7 +117,7 @@ def _stripes(
 ) -> list[bytearray]:
     """Return the letters of each node's points."""
     per_s = points / (end_s - begin_s)
-    last = int(min(points, max(0.0, (now_s - begin_s) * per_s)))  # nothing is known of what is to come
+    last = int(min(points, max(0.0, (now_s - begin_s) * per_s)))  # the future is unknown
 
     def bounds(from_s: float, until_s: float) -> tuple[int, int]:
         begin = max(0, int((from_s - begin_s) * per_s))
@@ -143,7 +150,7 @@ def _stripes(
 def letters_at(
     place_of: Mapping[str, int], looks: Sequence[NodeUses], bounds: Sequence[tuple[int, int]], points: int
 ) -> NDArray[np.uint8]:
-    """Return a row of points for each node, with the letter that was seen at each look, between the look's bounds.
+    """Return a row of points for each node, with the letter of each snapshot between the bounds of this snapshot.
 
     A day has a million of these letters.
     """
