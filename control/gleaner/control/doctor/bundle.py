@@ -1,7 +1,7 @@
-"""Pack what a report of a bug needs, and nothing that could be a secret.
+"""Pack the facts that a report of a bug needs, without anything that could be a secret.
 
-Only what is known to be harmless is packed: settings of ours and of Slurm by a list of keys, and of findings our own
-words. Logs are free text, so they stay here.
+Only facts that are known to be harmless are packed: settings of Gleaner and of Slurm from a list of keys, and the
+findings in our own words. Logs are not packed, because they are free text.
 """
 
 import io
@@ -29,7 +29,7 @@ NUMBERS = re.compile(
     "GraceTime|PriorityTier|PrologEpilogTimeout|EpilogTimeout|DefMemPerCPU|DefMemPerNode|MaxMemPerNode|MaxTime|"
     "PreemptExemptTime|SuspendTime"
 )
-"""The keys of settings whose value is a number, a time or a truth."""
+"""The keys of settings whose value is a number, a time or a truth value."""
 WORDS = {
     "backend": "slurm|pyslurm|auto|local", "mode": "off|dry-run|on", "policy": "none|compaction|priorities",
     "proof": "auto|token|munge", "format": "text|json", "runtime": "auto|docker|criu",
@@ -37,13 +37,13 @@ WORDS = {
     "AccountingStorageEnforce": "[a-z,]+", "PreemptParameters": "[a-z_,]+", "SelectType": "select/[a-z_]+",
     "SchedulerType": "sched/[a-z]+", "PreemptType": "preempt/[a-z_]+", "ProctrackType": "proctrack/[a-z_]+",
 }  # fmt: skip
-"""Settings whose value is one of some words, by their keys, as regular expressions."""
+"""Settings whose value is one of several words, by their keys, as regular expressions."""
 _NUMBER = r"(?:\d{1,12}(?:\.\d{1,6})?(?: sec)?|(?:\d{1,3}-)?\d\d:\d\d:\d\d|true|false|UNLIMITED|INFINITE)"
 _SETTING = re.compile(r"""(?m)(?:^|[\s,{])"?(\w+)"?[ \t]*[=:][ \t]*(?:"([^"\n]*)"|([^\s,}"]+(?: sec)?))""")
 
 
 def without_secrets(text: str) -> str:
-    """Return the settings in a text, of TOML, JSON or Slurm, that are known to be harmless, one on a line.
+    """Return the harmless settings in a text of TOML, JSON or Slurm, each on its own line.
 
     >>> without_secrets('length_s = 90, password = "90", backend = "slurm"').splitlines()
     ['length_s = 90', 'backend = slurm']
@@ -58,7 +58,7 @@ def _is_harmless(key: str, value: str) -> bool:
 
 
 def pack(path: Path, look: Look, findings: tuple[Finding, ...]) -> None:
-    """Write the bundle, for its owner alone. Raises `OSError`; a file that is there already is not written over."""
+    """Write the bundle so that only its owner can read it. Raises `OSError`. An existing file is not overwritten."""
     texts = contents(look, findings)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
@@ -69,7 +69,10 @@ def pack(path: Path, look: Look, findings: tuple[Finding, ...]) -> None:
 
 
 def contents(look: Look, findings: tuple[Finding, ...]) -> dict[str, str]:
-    """Return the texts of a bundle by their names. Of a finding, other programs' words stand behind a colon."""
+    """Return the texts of a bundle by their names.
+
+    A finding contains the words of other programs only after a colon.
+    """
     about = {
         "role": look.role, "version": installed_version(), "kernel": platform.release(),
         "python": platform.python_version(), "is_root": look.is_root,

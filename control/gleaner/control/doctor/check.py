@@ -1,4 +1,7 @@
-"""A check is one function that reads and judges. `check` names it, and `examine` runs those of a machine's role."""
+"""A check is one function that reads and judges.
+
+`check` names it, and `examine` runs the checks of a machine's role.
+"""
 
 import time
 from collections.abc import Callable
@@ -20,7 +23,7 @@ Function = Callable[[Look], Finding]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check, and the machines that it is for."""
+    """A check, and the roles of the machines for which it is meant."""
 
     name: str
     roles: tuple[MachineRole, ...]
@@ -28,11 +31,11 @@ class Check:
 
 
 CHECKS: list[Check] = []
-"""In the order in which their modules are loaded."""
+"""All checks, in the order in which their modules are loaded."""
 
 
 def check(name: str, roles: tuple[MachineRole, ...]) -> Callable[[Function], Function]:
-    """Make a function a check of these roles. An `Unread` that it raises means that the thing was not checked."""
+    """Make a function a check of these roles. If it raises `Unread`, the result is that the thing was not checked."""
 
     def register(judge: Function) -> Function:
         CHECKS.append(Check(name, roles, judge))
@@ -42,9 +45,9 @@ def check(name: str, roles: tuple[MachineRole, ...]) -> Callable[[Function], Fun
 
 
 def examine(look: Look) -> tuple[Finding, ...]:
-    """Return the result of each check of this machine's role, at the end of the look at the latest.
+    """Return the result of each check of this machine's role, at the latest at the end of the look.
 
-    The checks run side by side. One that hangs, for example in a file system, is named and left alone.
+    The checks run in parallel. If one hangs, for example in a file system, it is reported and left running.
     """
     running = {one.name: started(partial(judged, one, look)) for one in CHECKS if look.role in one.roles}
     wait(running.values(), timeout=max(0.0, look.ends_s - time.monotonic()))
@@ -52,14 +55,14 @@ def examine(look: Look) -> tuple[Finding, ...]:
 
 
 def judged(one: Check, look: Look) -> Finding:
-    """Return the result of one check, which keeps the others from nothing, without its name."""
+    """Return the result of one check, without its name. Its failure does not affect the others."""
     try:
         found = one.judge(look)
     except Unread as error:
         found = not_checked(error.why, error.to_do)
     except NotInTime:
         found = _LATE
-    except Exception as error:  # the other checks still tell what they know
+    except Exception as error:  # the other checks still report their results
         why = f"this check itself failed: {type(error).__name__}: {error}"
         found = not_checked(why[:_LONGEST_ERROR], "please report this")
     return replace(found, seen=one_line(found.seen), to_do=one_line(found.to_do))

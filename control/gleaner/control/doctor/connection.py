@@ -1,4 +1,7 @@
-"""Ask control over HTTP, and look at a certificate's file. What fails is `Unread`, with one line why."""
+"""Query control over HTTP, and read a certificate's file.
+
+A failure is raised as `Unread`, with the reason in one line.
+"""
 
 import ssl
 import time
@@ -19,21 +22,21 @@ _LARGEST_ANSWER = 2**20
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """An answer over HTTP. The times are of this machine's clock, seconds since the epoch."""
+    """An answer over HTTP. The times are those of this machine's clock, in seconds since the epoch."""
 
     status: int
     values: dict[str, Any]
-    """Empty if the answer is no object in JSON."""
+    """The JSON object of the answer, or an empty one if the answer is not a JSON object."""
     asked_s: float
     answered_s: float
     certificate_ends_s: float
-    """The end of the certificate that the server has shown; 0 with plain http."""
+    """The end of the server's certificate, or 0 with plain http."""
 
 
 def ask(url: str, path: str, ca_file: Path | None, *, within_s: float, token: str = "") -> HttpAnswer:
-    """Ask a server one question. Raises `Unread`.
+    """Send one request to a server. Raises `Unread`.
 
-    No proxy is used, and a token never travels in the clear off this machine.
+    No proxy is used, and a token never leaves this machine unencrypted.
     """
     try:
         address = httpx.URL(url)
@@ -73,10 +76,10 @@ def _read(answer: httpx.Response, asked_s: float) -> HttpAnswer:
 
 def certificate_end_s(certificate: Path, key: Path) -> float:
     """Return the end of a certificate that belongs to this key. Raises `Unread`."""
-    from cryptography import x509  # only control's machine has it
+    from cryptography import x509  # only control's machine has the key
 
     try:
-        # With no password at all, a key that needs one would be asked for at the terminal.
+        # If no password were passed, openssl would ask for that of an encrypted key at the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
         return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc.timestamp()
     except OSError as error:

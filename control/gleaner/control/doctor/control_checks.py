@@ -1,4 +1,4 @@
-"""Checks of control and of the ways to it: settings, its answer and steps, certificate, database, key, token, munge."""
+"""Checks of control and the connections to it: settings, answer and steps, certificate, database, key, token, munge."""
 
 import os
 import time
@@ -20,7 +20,7 @@ _RENEW = "run `glean setup control` on control's machine again, then systemctl r
 _DAY_S = 86400.0
 _CERTIFICATE_DAYS = 30
 _USUAL_PERIODS, _STEP_AT_LEAST_S = 5, 600.0
-"""A step is late after so many of its periods. A round that works through much may last so long."""
+"""A step is late after this number of its periods, because a round with much work may last that long."""
 _POLL_AT_LEAST_S = 120.0
 _CURES = (
     ("expired", _RENEW),
@@ -30,12 +30,12 @@ _CURES = (
     ("SSL", "no https is spoken there: is its address right, and has control a certificate?"),
     ("", "is its address right, does control run and not hang, and does no firewall block its port?"),
 )
-"""Words of a connection's error, and what to do."""
+"""Words in a connection's error, and the remedy."""
 
 
 @check("settings", (CONTROL, CLIENT))
 def settings(look: Look) -> Finding:
-    """Settings that do not parse, contradict each other, or cannot be read by control."""
+    """Check that the settings are valid and consistent, and that control can read them."""
     path, is_control, started_s = Settings.file(), look.role is MachineRole.CONTROL, float("inf")
     readable = f"chmod 644 {path}; with a password in it: chgrp to the service account's group, chmod 640"
     try:
@@ -45,7 +45,7 @@ def settings(look: Look) -> Finding:
     if path is None:
         missing = fault("there is no /etc/gleaner/gleaner.toml", "glean setup control")
         return missing if is_control else ok("the defaults")
-    with suppress(Unread):  # settings in the environment are those of another control
+    with suppress(Unread):  # the settings in the environment belong to another control
         if is_control and "GLEANER_SETTINGS" not in os.environ:
             started_s = look.health.values.get("started_s") or started_s
     place, rounds = look.place(path), found.rounds
@@ -62,8 +62,8 @@ def settings(look: Look) -> Finding:
 
 @check("control", ALL)
 def control(look: Look) -> Finding:
-    """Control's answer: whether it leads, reaches its database, and is of this version."""
-    url = look.url  # where the settings are wrong, this was not checked
+    """Check control's answer: that it leads, reaches its database, and has this version."""
+    url = look.url  # with wrong settings, the answer is not checked
     try:
         answer = look.health
     except Unread as error:
@@ -88,7 +88,7 @@ def control(look: Look) -> Finding:
 
 @check("steps of control", (CONTROL,))
 def steps(look: Look) -> Finding:
-    """Control's background steps, and the age of its last look at Slurm."""
+    """Check control's background steps, and the age of its last snapshot of Slurm."""
     values, poll_s = look.health.values, look.settings.rounds.poll_s
     every_s: dict[str, float] = values.get("step_every_s") or {}
     ages: dict[str, float] = values.get("step_ages_s") or {}
@@ -108,7 +108,7 @@ def steps(look: Look) -> Finding:
 
 
 def problem(look: Look) -> str:
-    """Return what keeps control from its agents or from Slurm, in its own words; empty if nothing does."""
+    """Return, in control's words, what separates control from its agents or from Slurm, or "" if nothing does."""
     with suppress(Unread):
         answer = look.answer_with_token("/v1/nodes")
         return one_line(str(answer.values.get("problem") or "")) if answer.status == 200 else ""
@@ -117,7 +117,7 @@ def problem(look: Look) -> str:
 
 @check("certificate", ALL)
 def certificate(look: Look) -> Finding:
-    """The certificate and its key on control's machine; elsewhere the certificate that control shows."""
+    """Check the certificate and its key on control's machine, and elsewhere the certificate that control presents."""
     mode, refused = 0, ""
     if look.role is not MachineRole.CONTROL:
         ends_s = look.health.certificate_ends_s
@@ -143,7 +143,7 @@ def certificate(look: Look) -> Finding:
 
 @check("database", (CONTROL,))
 def database(look: Look) -> Finding:
-    """The queue's database: its tables, and a trial transaction as the service account."""
+    """Check the queue's database: its tables, and a trial transaction as the service account."""
     url = look.settings.queue.url
     path = sqlite_file(url)
     trouble = str(look.probe("database", url, path)["trouble"])
@@ -156,7 +156,7 @@ def database(look: Look) -> Finding:
 
 
 def sqlite_file(url: str) -> str:
-    """Return the file of an SQLite database; empty for another database.
+    """Return the file of a SQLite database, or "" for another database.
 
     >>> sqlite_file("sqlite:////var/lib/gleaner/queue.db"), sqlite_file("postgresql://db/queue")
     ('/var/lib/gleaner/queue.db', '')
@@ -166,7 +166,7 @@ def sqlite_file(url: str) -> str:
 
 @check("key for secrets", (CONTROL,))
 def secret_key(look: Look) -> Finding:
-    """The key for groups' secrets: it is there, the service account's alone, and on no node."""
+    """Check the key for groups' secrets: it exists, only the service account can read it, and no node has it."""
     path = look.settings.queue.secret_key_file
     try:
         place = look.place(path)
@@ -183,7 +183,7 @@ def secret_key(look: Look) -> Finding:
 
 @check("token", (CONTROL, CLIENT))
 def token(look: Look) -> Finding:
-    """The token of whoever runs the doctor."""
+    """Check the token of the user who runs the doctor."""
     client = look.settings.client
     path = client.token_file.expanduser()
     try:
@@ -203,7 +203,7 @@ def token(look: Look) -> Finding:
 
 @check("munge", ALL)
 def munge(look: Look) -> Finding:
-    """Munge, which Slurm and users without a token need, as the service account."""
+    """Check munge, which Slurm and users without a token need, as the service account."""
     where, is_client = "", look.role is MachineRole.CLIENT
     with suppress(Unread):
         if look.role is MachineRole.CONTROL and look.settings.cluster.backend == "local":

@@ -1,4 +1,4 @@
-"""`glean doctor`: all checks, and what a machine seems to be."""
+"""`glean doctor`: all checks, and the detection of a machine's role."""
 
 import os
 import time
@@ -12,12 +12,12 @@ from gleaner.control.doctor.finding import MachineRole
 
 __all__ = ("CHECKS", "MODULES", "age_of_this_program_s", "examine", "find_role")
 MODULES = (control_checks, machine_checks, node_checks, slurm_checks)
-"""The modules of checks. To load them fills `check.CHECKS`, in the order in which people read them."""
+"""The modules of checks. Loading them fills `check.CHECKS`, in the order in which people read the checks."""
 _OF_CONTROL = ("/etc/systemd/system/gleaner-control.service", "/var/lib/gleaner/queue.db", "/etc/gleaner/tls/key.pem")
 
 
 def find_role(exists: Callable[[str], bool]) -> MachineRole:
-    """Return what a machine seems to be, by the files on it.
+    """Return the probable role of a machine, from the files on it.
 
     >>> find_role(lambda path: path == "/etc/gleaner/privileged.json")
     <MachineRole.NODE: 'node'>
@@ -30,6 +30,6 @@ def find_role(exists: Callable[[str], bool]) -> MachineRole:
 
 
 def age_of_this_program_s() -> float:
-    """Return the time since this program was started. The kernel counts it in hundredths."""
+    """Return the time since this program was started. The kernel counts it in hundredths of a second."""
     started = int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[19])
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK"))

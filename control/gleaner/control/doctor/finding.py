@@ -1,4 +1,4 @@
-"""The result of a check: its state, what was seen, and what to do. Pure."""
+"""The result of a check: its state, the observation, and the remedy. Pure."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class MachineRole(StrEnum):
-    """The part of a machine in Gleaner."""
+    """The role of a machine in Gleaner."""
 
     CONTROL = "control"
     NODE = "node"
@@ -17,7 +17,7 @@ class MachineRole(StrEnum):
 
 
 class CheckState(StrEnum):
-    """The state of a thing, the worst first."""
+    """The state of a checked thing. The worst state comes first."""
 
     FAULT = "fault"
     WARNING = "warning"
@@ -26,7 +26,7 @@ class CheckState(StrEnum):
 
 
 class Unread(Exception):
-    """A thing could not be read: one line why. A check that leaves it to its caller is one that was not made."""
+    """A thing could not be read. The text is one line with the reason. A check that raises this error was not made."""
 
     def __init__(self, why: str, *, is_missing: bool = False, to_do: str = "") -> None:
         super().__init__(why)
@@ -37,13 +37,16 @@ class Unread(Exception):
 
     @property
     def is_denied(self) -> bool:
-        """True if the rights of whoever runs the doctor did not suffice."""
+        """Return True if the user who runs the doctor lacks the necessary rights."""
         return os.strerror(errno.EACCES) in self.why
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check. Words of other programs stand behind a colon of `seen`, and a bundle leaves them out."""
+    """The result of one check.
+
+    `seen` contains the words of other programs only after a colon, and a bundle omits them.
+    """
 
     name: str
     state: CheckState
@@ -52,31 +55,31 @@ class Finding:
 
 
 def ok(seen: str) -> Finding:
-    """Return that the thing is in order."""
+    """Return the finding that the thing is in order."""
     return Finding("", CheckState.OK, seen)
 
 
 def warning(seen: str, to_do: str) -> Finding:
-    """Return that Gleaner works, and that an admin should look at this."""
+    """Return the finding that Gleaner works, but that an admin should look at this."""
     return Finding("", CheckState.WARNING, seen, to_do)
 
 
 def fault(seen: str, to_do: str) -> Finding:
-    """Return that Gleaner does not work, or not safely, until this is repaired."""
+    """Return the finding that Gleaner does not work, or not safely, until this is repaired."""
     return Finding("", CheckState.FAULT, seen, to_do)
 
 
 def not_checked(why: str, to_do: str = "") -> Finding:
-    """Return that the thing was not checked, and why."""
+    """Return the finding that the thing was not checked, with the reason."""
     return Finding("", CheckState.NOT_CHECKED, why, to_do)
 
 
 Case = tuple[object, Callable[[str, str], Finding], str, str]
-"""A condition, and the state, what was seen and what to do if it holds."""
+"""A condition, and the state, the observation and the remedy if it is true."""
 
 
 def first(otherwise: str, *cases: Case) -> Finding:
-    """Return the first case that holds; if none does, that the thing is in order.
+    """Return the finding of the first case that is true, or otherwise that the thing is in order.
 
     >>> first("fine", (False, fault, "a", "x"), (True, warning, "b", "y")).seen, first("fine").seen
     ('b', 'fine')
@@ -85,7 +88,7 @@ def first(otherwise: str, *cases: Case) -> Finding:
 
 
 def fold(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the findings, with one line for the checks that saw the same, such as settings that are missing.
+    """Return the findings, with one line for the checks with the same observation, such as missing settings.
 
     >>> [found.seen for found in fold([not_checked("no settings"), not_checked("no settings"), ok("fine")])]
     ['no settings', 'fine']
@@ -99,7 +102,7 @@ def fold(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    """Return the counts in words, the worst first.
+    """Return the number of findings in each state, in words, the worst state first.
 
     >>> summary([Finding("a", CheckState.OK, ""), Finding("b", CheckState.FAULT, ""), Finding("c", CheckState.OK, "")])
     '1 fault, 2 ok'

@@ -1,6 +1,6 @@
-"""One look at this machine: the ways to read it, and what several checks need, which is read once.
+"""One look at this machine: the methods to read it, and the facts that several checks need, which are read once.
 
-No way waits longer than the look lasts, and what cannot be read is `Unread`, with one line why.
+No method waits longer than the look lasts. If a thing is unreadable, `Unread` is raised, with the reason in one line.
 """
 
 import json
@@ -36,18 +36,18 @@ Value = TypeVar("Value")
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _USUAL_ACCOUNT = "gleaner"
 _OWNER_S = 1.0
-"""The longest that the look at the storage's owner may take; the storage itself is tried beside that."""
+"""The longest time to find the storage's owner. The storage itself is tried in parallel."""
 _LAST_WORD_S = 0.5
 """The time between the end of a program that hangs and the end of the whole look."""
 _LEAST_S = 0.2
 _LARGEST_FILE = 2**20
 _LONGEST = 160
-"""The most letters of a program's output in a finding."""
+"""The greatest number of letters of a program's output in a finding."""
 _ASK_AGAIN_S = 0.5
 
 
 def started(read: Callable[[], Value]) -> "Future[Value]":
-    """Call a function in a thread of its own, which keeps no program from its end."""
+    """Call a function in its own thread, which does not keep this program from ending."""
     future: Future[Value] = Future()
     threading.Thread(target=_settle, args=(future, read), daemon=True).start()
     return future
@@ -68,7 +68,7 @@ def complaint(ended: ProgramResult) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """A file or a folder: its owner, and its mode (the nine bits of permissions)."""
+    """The owner of a file or folder, and its mode (the nine bits of permissions)."""
 
     uid: int
     mode: int
@@ -77,7 +77,7 @@ class FileStatus:
 
     @property
     def is_roots_alone(self) -> bool:
-        """True if only root may write to it."""
+        """Return True if only root can write to it."""
         return self.uid == 0 and not self.mode & 0o022
 
     def __str__(self) -> str:
@@ -86,12 +86,12 @@ class FileStatus:
 
 
 class Look:
-    """The things that were read until now, and the end of the look. `root` is another folder in tests."""
+    """The facts that were read so far, and the end of the look. In tests, `root` is another folder."""
 
     def __init__(self, role: MachineRole, load: Callable[[], Settings], *, within_s: float, root: str = "/") -> None:
         self.role = role
         self.ends_s = time.monotonic() + within_s
-        self._enough_s = within_s / 2  # a program that had less is not said to hang
+        self._enough_s = within_s / 2  # a program with less time than this is not reported as hanging
         self._load = load
         self._root = Path(root)
         self._once: dict[str, Future[Any]] = {}
@@ -100,11 +100,11 @@ class Look:
 
     @property
     def left_s(self) -> float:
-        """The time that one more call may take."""
+        """Return the time that one more call can take."""
         return max(_LEAST_S, self.ends_s - _LAST_WORD_S - time.monotonic())
 
     def once(self, name: str, read: Callable[[], Value]) -> Value:
-        """Return what `read` returns, or raise what it raises. It is called once for each name."""
+        """Call `read` once for each name, and return its value or raise its exception again."""
         with self._lock:
             is_mine = name not in self._once
             future = self._once.setdefault(name, Future())
@@ -113,12 +113,12 @@ class Look:
         return cast("Value", future.result())
 
     def at(self, path: str) -> Path:
-        """Return the place of one of the system's files."""
+        """Return the path of one of the system's files below `root`."""
         return self._root / path.lstrip("/")
 
     @property
     def has_systemd(self) -> bool:
-        """True if systemd runs here."""
+        """Return True if systemd runs here."""
         return self.at("/run/systemd/system").is_dir()
 
     def run(self, *words: str, stdin: str = "") -> ProgramResult:
@@ -137,7 +137,7 @@ class Look:
             raise Unread(f"{words[0]} cannot be run: {error.strerror}") from error
 
     def run_as_account(self, *words: str, stdin: str = "") -> ProgramResult:
-        """Run a program as the service account, which only root and the account can."""
+        """Run a program as the service account. Only root and the account itself can do this."""
         account = self.account
         if os.geteuid() == account.pw_uid:
             return self.run(*words, stdin=stdin)
@@ -159,14 +159,15 @@ class Look:
         return answer
 
     def is_refused(self, path: Path, access: str) -> bool:
-        """Return True if the service account may not use a path so (`r` or `w`); False also if it is not known."""
+        """Return True if the service account cannot use a path in this way (`r` or `w`); False also if this is
+        unknown."""
         try:
             return self.run_as_account("test", f"-{access}", str(path)).status != 0
         except Unread:
             return False
 
     def printed(self, *words: str) -> str:
-        """Return what a program prints that must succeed. It is run once."""
+        """Return the output of a program that must succeed. It is run once."""
         ended = self.once(" ".join(words), partial(self.run, *words))
         if ended.status != 0:
             raise Unread(f"{' '.join(words[:3])} failed: {complaint(ended)}")
@@ -183,7 +184,7 @@ class Look:
         return FileStatus(facts.st_uid, stat.S_IMODE(facts.st_mode), facts.st_mtime)
 
     def text(self, path: str | Path) -> str:
-        """Return a file's text, a mebibyte at most."""
+        """Return a file's text, at most a mebibyte."""
         place = self.place(path)
         try:
             with Path(path).open("rb") as file:
@@ -193,7 +194,7 @@ class Look:
 
     @property
     def settings(self) -> Settings:
-        """The settings of control and of the command line."""
+        """Return the settings of control and of the command line."""
         try:
             return self.once("settings", self._load)
         except InputError as error:
@@ -201,7 +202,7 @@ class Look:
 
     @property
     def privileged(self) -> config.Config:
-        """The settings of root's programs."""
+        """Return the settings of root's programs."""
         path = self.at(config.CONFIG_FILE)
         try:
             return config.load(str(path))
@@ -210,19 +211,22 @@ class Look:
 
     @property
     def agent(self) -> "SiteAgentSettings":
-        """The agents' settings, or one line with the file, the line and what is wrong."""
+        """Return the agents' settings. Raises an error of one line with the file, the line and the fault."""
         return self.once("agent", _agent_settings)
 
     @property
     def account(self) -> pwd.struct_passwd:
-        """The service account: on control's machine the owner of the storage folder, elsewhere the agents' account."""
+        """Return the service account.
+
+        It is the owner of the storage folder or, on other machines, the agents' account.
+        """
         return self.once("account", self._find_account)
 
     def _find_account(self) -> pwd.struct_passwd:
         uid = self.privileged.agent_uid if self.role is MachineRole.NODE else None
         if self.role is MachineRole.CONTROL:
             folder = self.settings.storage.folder
-            with suppress(OSError, NotInTime):  # the checks of the storage name it
+            with suppress(OSError, NotInTime):  # the checks of the storage report it
                 uid = started(lambda: folder.stat().st_uid).result(timeout=_OWNER_S)
         try:
             return pwd.getpwnam(_USUAL_ACCOUNT) if uid is None else pwd.getpwuid(uid)
@@ -231,7 +235,7 @@ class Look:
 
     @property
     def account_name(self) -> str:
-        """The name of the service account, also where it is not known."""
+        """Return the name of the service account, even if the account is unknown."""
         try:
             return self.account.pw_name
         except Unread:
@@ -239,30 +243,30 @@ class Look:
 
     @property
     def storage_folder(self) -> Path:
-        """The storage folder that this machine's settings name."""
+        """Return the storage folder from this machine's settings."""
         return self.agent.storage if self.role is MachineRole.NODE else self.settings.storage.folder
 
     @property
     def storage(self) -> dict[str, Any]:
-        """The facts of the storage folder, as the service account sees it (`probe.storage`)."""
+        """Return the facts of the storage folder, as the service account sees it (`probe.storage`)."""
         return self.once("storage", lambda: self.probe("storage", str(self.storage_folder)))
 
     @property
     def url(self) -> str:
-        """The address at which this machine looks for control."""
+        """Return the address at which this machine expects control."""
         return (self.agent.control_url if self.role is MachineRole.NODE else self.settings.client.url)[0]
 
     def ask(self, path: str, *, token: str = "") -> connection.HttpAnswer:
-        """Ask control a question."""
+        """Send a request to control."""
         ca_file = self.agent.ca_file if self.role is MachineRole.NODE else self.settings.client.ca_file
-        # Time is left to tell of a server that hangs.
+        # Keep some time to report a server that hangs.
         return connection.ask(self.url, path, ca_file, within_s=0.7 * self.left_s, token=token)
 
     @property
     def health(self) -> connection.HttpAnswer:
-        """Control's answer to `/health`, which needs no token.
+        """Return control's answer to `/health`, which needs no token.
 
-        While its database is slow, control is asked again for half of the time: a busy machine is no fault.
+        While its database is slow, the request is repeated for half of the time, because a busy machine is not a fault.
         """
         return self.once("health", self._ask_health)
 
@@ -276,7 +280,7 @@ class Look:
 
     @property
     def token(self) -> str:
-        """The caller's token."""
+        """Return the user's token."""
         path = self.settings.client.token_file.expanduser()
         secret = self.text(path).strip()
         if not secret.isascii() or len(secret.split()) != 1 or secret[0] in "'\"":
@@ -284,7 +288,7 @@ class Look:
         return secret
 
     def answer_with_token(self, question: str) -> connection.HttpAnswer:
-        """Return control's answer to a question with the caller's token."""
+        """Return control's answer to a request with the user's token."""
         return self.once(question, partial(self.ask, question, token=self.token))
 
 

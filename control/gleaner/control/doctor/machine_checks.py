@@ -19,15 +19,15 @@ UNITS = {
 _NOBODY = 65534
 _LEAST_BYTES, _LEAST_FILES = 2**30, 10_000
 _SAME_CHANGE_S = 2.0
-"""The times of one change may differ by so much: file systems count in steps, of two seconds at most."""
+"""The times of one change may differ by this much, because file systems use steps of up to two seconds."""
 
 
 @check("clock", (NODE, CLIENT))
 def clock(look: Look) -> Finding:
-    """The clock: against control's, by the time in control's answer."""
+    """Check this machine's clock against the time in control's answer."""
     answer = look.health
     ahead_s = (answer.asked_s + answer.answered_s) / 2 - float(answer.values["now_s"])
-    unsure_s = (answer.answered_s - answer.asked_s) / 2  # the time of the answer is no error of a clock
+    unsure_s = (answer.answered_s - answer.asked_s) / 2  # the time until the answer is not an error of a clock
     ahead_s = max(0.0, ahead_s - unsure_s) if ahead_s > 0 else min(0.0, ahead_s + unsure_s)
     seen, to_do = wrong_clock(ahead_s).partition(":")[0], "let both follow one time server (chrony or NTP)"
     return first("agrees with control's", (is_wrong(ahead_s), fault, seen, to_do))
@@ -35,9 +35,12 @@ def clock(look: Look) -> Finding:
 
 @check("service account", (CONTROL, NODE))
 def service_account(look: Look) -> Finding:
-    """The service account, and the storage, which is its alone: whoever can write there can become root on a node."""
+    """Check the service account and its storage.
+
+    Only this account can have write access to the storage, because whoever can write there can become root on a node.
+    """
     if look.role is MachineRole.NODE:
-        _ = look.privileged  # where it is wrong, this was not checked
+        _ = look.privileged  # with a wrong account, this is not checked
     try:
         found = look.account
     except Unread as error:
@@ -64,7 +67,7 @@ def service_account(look: Look) -> Finding:
 
 @check("services", (CONTROL, NODE))
 def services(look: Look) -> Finding:
-    """The services that systemd must keep running, the watchdog and slurmd."""
+    """Check the services that systemd must keep running, the watchdog and slurmd."""
     found = units(look, *UNITS[look.role]) if look.has_systemd else {}
     wrong = [f"{name} is {unit['ActiveState']} and {unit['UnitFileState'] or unit['LoadState']}"
              for name, unit in found.items()
@@ -83,7 +86,7 @@ def services(look: Look) -> Finding:
 
 
 def units(look: Look, *names: str) -> dict[str, dict[str, str]]:
-    """Return what systemd has of these units, by their names without `.service`."""
+    """Return systemd's facts about these units, by their names without `.service`."""
     words = ("systemctl", "show", "--property=Id,LoadState,ActiveState,UnitFileState", *names)
     blocks = [dict(line.split("=", 1) for line in block.splitlines()) for block in look.printed(*words).split("\n\n")]
     return {unit["Id"].removesuffix(".service"): unit for unit in blocks}
@@ -94,7 +97,7 @@ def running(look: Look) -> Iterator[str]:
     for process in look.at("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended
             words = process.joinpath("cmdline").read_bytes().split(b"\0")[:3]
-            # Debian's slurmd is called slurmd-wlm once it has started itself again, as it does at a reconfigure.
+            # Debian's slurmd is called slurmd-wlm once it has restarted itself, as it does at a reconfigure.
             name = process.joinpath("comm").read_text("utf-8", "replace").strip().removesuffix("-wlm")
             if process.joinpath("stat").read_bytes().rpartition(b")")[2].split()[:1] != [b"T"]:
                 yield WATCHDOG if WATCHDOG.encode() in words else name
@@ -102,9 +105,10 @@ def running(look: Look) -> Iterator[str]:
 
 @check("storage", (CONTROL, NODE))
 def storage(look: Look) -> Finding:
-    """The storage folder: mounted, control's own folder, with room, and a trial of what a save does there."""
+    """Check the storage folder: it is mounted, it is control's own folder, it has room, and a trial save works
+    there."""
     path, is_node = look.storage_folder, look.role is MachineRole.NODE
-    _ = look.account if is_node else None  # a node without one was not checked
+    _ = look.account if is_node else None  # on a node without a storage folder, this is not checked
     try:
         found = look.storage
     except Unread as error:
@@ -117,7 +121,7 @@ def storage(look: Look) -> Finding:
     if is_node:
         with suppress(Unread):
             values = look.health.values
-    # Some file systems make up inodes on each machine: in a copy both the inode and the last change differ.
+    # Some file systems make up inodes on each machine. In a copy both the inode and the last change differ.
     is_changed = abs(values.get("storage_changed_s", 0.0) - found["changed_s"]) > _SAME_CHANGE_S
     is_copy = is_changed and values.get("storage_inode") != found["inode"]
     is_other = is_copy or (values.get("storage_id") or found["id"]) != found["id"]

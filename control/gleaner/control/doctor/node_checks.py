@@ -1,4 +1,4 @@
-"""Checks of what a compute node needs to run, save and restore jobs."""
+"""Checks that a compute node can run, save and restore jobs."""
 
 import platform
 import shutil
@@ -29,7 +29,7 @@ _NO_OVERLAY = "mount a file system there that does, such as ext4 or xfs"
 
 @check("agents' settings", (NODE,))
 def agents_settings(look: Look) -> Finding:
-    """The agents' settings: they parse, the account can read them, and they fit control's rounds."""
+    """Check the agents' settings: they are valid, the account can read them, and they fit control's rounds."""
     path = agent_file()
     try:
         found = look.agent
@@ -54,7 +54,7 @@ def agents_settings(look: Look) -> Finding:
 
 @check("CRIU", (NODE,))
 def criu(look: Look) -> Finding:
-    """CRIU and Linux: their versions, CRIU's own check, and its options."""
+    """Check CRIU and Linux: their versions, CRIU's own check, and its options."""
     path, linux = look.privileged.criu, platform.release()
     try:
         ended = look.run(path, "--version")
@@ -65,7 +65,7 @@ def criu(look: Look) -> Finding:
     except Unread as error:
         return fault(error.why, _INSTALL)
     found = version(ended.stdout)
-    # A wrapper of CRIU may take the rights of the job's owner (images/node/sbin/criu): here root's.
+    # A wrapper of CRIU can take the rights of the job's owner (images/node/sbin/criu); here it takes root's.
     tried = look.run("env", "GLEANER_UID=0", path, "check") if look.is_root else ended
     return first(
         f"CRIU {dotted(found)} on Linux {linux}",
@@ -81,11 +81,11 @@ def criu(look: Look) -> Finding:
 
 @check("Docker", (NODE,))
 def docker(look: Look) -> Finding:
-    """Docker Engine, where agents may use it: its version, our runtime in it, and who may open its socket."""
+    """Check Docker Engine if agents are to use it: its version, our runtime in it, and the rights to its socket."""
     kind = look.agent.runtime
     if kind == "criu":
         return not_checked("by the agents' settings Docker is not used")
-    # Where agents can use the node helper instead, a Docker that does not work is a warning.
+    # If agents can use the node helper instead, a broken Docker is only a warning.
     judge = fault if kind == "docker" or _helper_trouble(look) else warning
     try:
         info = _docker_info(look)
@@ -108,13 +108,13 @@ def docker(look: Look) -> Finding:
 
 
 def _docker_info(look: Look) -> dict[str, Any]:
-    """Return what Docker tells about itself. Raises `Unread`."""
+    """Return Docker's information about itself. Raises `Unread`."""
     command = ("docker", "info", "--format", "{{json .}}")
     return look.once("docker info", lambda: untrusted.json_of(look.printed(*command)))
 
 
 def _helper_trouble(look: Look) -> str:
-    """Return why agents cannot use the node helper; empty if they can."""
+    """Return why agents cannot use the node helper, or "" if they can."""
     try:
         return look.once("helper", lambda: str(look.probe("helper", look.privileged.helper_socket)["trouble"]))
     except Unread as error:
@@ -123,7 +123,7 @@ def _helper_trouble(look: Look) -> str:
 
 @check("node helper", (NODE,))
 def node_helper(look: Look) -> Finding:
-    """The node helper, which also tries runc."""
+    """Check the node helper, which also tries runc."""
     if trouble := _helper_trouble(look):
         is_needed = look.agent.runtime == "criu" or look.privileged.user_jobs_key
         if not is_needed and docker(look).state is not CheckState.FAULT:
@@ -134,7 +134,10 @@ def node_helper(look: Look) -> Finding:
 
 @check("privileged programs", (NODE,))
 def privileged_programs(look: Look) -> Finding:
-    """Root's programs: their settings, root's alone, of this version; and the key that seals user jobs' checkpoints."""
+    """Check root's programs and the key that seals user jobs' checkpoints.
+
+    Only root can change the programs' settings, and the programs have this version.
+    """
     try:
         found = look.privileged
     except Unread as error:
@@ -161,7 +164,7 @@ def privileged_programs(look: Look) -> Finding:
 
 @check("agent program", (NODE,))
 def agent_program(look: Look) -> Finding:
-    """The program that control starts on nodes: it is here, and the service account can start it."""
+    """Check the program that control starts on nodes: it exists, and the service account can start it."""
     name = "glean-agent"
     with suppress(Unread):
         name = str(look.health.values.get("agent_program") or name)
@@ -177,7 +180,7 @@ def agent_program(look: Look) -> Finding:
 
 @check("work folder", (NODE,))
 def work_folder(look: Look) -> Finding:
-    """The folders of agents on this node: for jobs, for what agents print, and where they wait for root's programs."""
+    """Check the agents' folders on this node: for jobs, for their output, and for their requests to root's programs."""
     work, logs, owner = look.agent.work, "", f"chown {look.account_name}"
     try:
         place, waiting = look.place(work), look.place(look.privileged.handshakes)
@@ -196,8 +199,8 @@ def work_folder(look: Look) -> Finding:
 
 @check("disks", (NODE,))
 def disks(look: Look) -> Finding:
-    """The room where jobs' folders, images and containers go; agents look at the same before they begin a job."""
-    from gleaner.agent.node.disk_usage import room  # a login node lacks what it needs
+    """Check the free room for jobs' folders, images and containers. Agents check the same before they begin a job."""
+    from gleaner.agent.node.disk_usage import room  # a login node lacks the necessary parts
 
     agent, seen = look.agent, list[str]()
     places = {str(agent.work): agent.disk_reserve_mib, look.privileged.bundles: agent.disk_reserve_mib}

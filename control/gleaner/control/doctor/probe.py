@@ -1,4 +1,4 @@
-"""Try things as the service account, in a program of its own, because root's success proves nothing.
+"""Run trials as the service account, in a separate program, because root's success proves nothing.
 
     python -P -m gleaner.control.doctor.probe NAME     with the arguments, a list in JSON, on its input
 
@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 _LOCKED_S = 2.0
-"""A lock that is held for longer keeps control from its work."""
+"""A lock that is held longer than this keeps control from its work."""
 
 
 def storage(folder: str) -> dict[str, Any]:
-    """Return the facts of the storage folder; `trouble` is the step of a save that fails, and why."""
+    """Return the facts of the storage folder. `trouble` is the step of a save that fails, with the reason."""
     from gleaner.agent.checkpoints.interface import StorageError
     from gleaner.agent.checkpoints.storage_root import DRAFTS, StorageNumber, storage_number
 
@@ -36,7 +36,7 @@ def storage(folder: str) -> dict[str, Any]:
         "uid": facts.st_uid, "mode": stat.S_IMODE(facts.st_mode), "is_set_up": (root / DRAFTS).is_dir(),
         "id": number.id, "inode": number.inode, "changed_s": number.changed_s,
         "free_bytes": space.f_bavail * space.f_frsize,
-        # Some file systems have no number of files that they can hold, and count 0 of 0.
+        # Some file systems have no limit on the number of files, and report 0 of 0.
         "free_files": space.f_favail if space.f_files else sys.maxsize,
         "foreign": [path.name for name in (DRAFTS, "agents", "jobs", "images", "inputs")
                     if (path := root / name).exists() and path.lstat().st_uid != facts.st_uid],
@@ -76,16 +76,16 @@ def _try_writes(drafts: Path) -> str:
 
 
 def database(url: str, path: str) -> dict[str, Any]:
-    """Return what keeps control from its database; `path` is the file of an SQLite database, else empty."""
+    """Return what keeps control from its database. `path` is the file of a SQLite database, or ""."""
     from gleaner.control.queue.database import check_schema, connect
     from gleaner.control.queue.errors import QueueError
 
     try:
         if path:
-            uri = f"{Path(path).as_uri()}?mode=rw"  # without a file it is an error, and none is made
+            uri = f"{Path(path).as_uri()}?mode=rw"  # without a file it is an error, and no file is created
             with closing(sqlite3.connect(uri, uri=True, timeout=_LOCKED_S, isolation_level=None)) as queue:
                 queue.execute("BEGIN IMMEDIATE")
-                queue.execute("CREATE TABLE trial_of_glean_doctor (x)")  # only this fails on a read-only file
+                queue.execute("CREATE TABLE trial_of_glean_doctor (x)")  # only this step fails on a read-only file
                 queue.execute("ROLLBACK")
         check_schema(connect(url))
     except (QueueError, sqlite3.Error) as error:
@@ -94,7 +94,7 @@ def database(url: str, path: str) -> dict[str, Any]:
 
 
 def helper(socket: str) -> dict[str, Any]:
-    """Ask the node helper, which answers no other account."""
+    """Query the node helper, which answers only this account."""
     from gleaner.agent.runtime.helper_client import HelperClient
     from gleaner.agent.runtime.interface import RuntimeFault
 

@@ -1,4 +1,4 @@
-"""Checks of Slurm: its programs, the lines of slurm.conf, the partitions and nodes, and what keeps agents waiting."""
+"""Checks of Slurm: its programs, the lines of slurm.conf, the partitions and nodes, and the reasons why agents wait."""
 
 import os
 import pwd
@@ -36,26 +36,27 @@ from gleaner.control.slurm_admin import settings as admin_settings
 _MEND = "mend slurm.conf, then scontrol reconfigure"
 _RESTART = "mend slurm.conf, then restart slurmctld"
 _SOFT = ("DefMemPerCPU", "AccountingStorageEnforce")
-"""Lines without which agents run, and regular users or Slurm's accounting have a disadvantage."""
+"""Lines without which agents run, but regular users or Slurm's accounting have a disadvantage."""
 _OLDEST = (22, 5)
 _SHORT_GRACE_S, _SHORT_EXEMPTION_S = 60, 60
 _EPILOG_S = 45
-"""Our Epilog waits up to forty seconds for an engine that is slow."""
+"""The time limit that our Epilog needs, because it waits up to forty seconds for a slow engine."""
 _AWAY = re.compile(r"\*|\bDOWN\b|NOT_RESPONDING|DRAIN|FAIL")
 _LEAST_MIB = 512
-"""Less memory than this on a node is no use to jobs."""
+"""The least memory on a node that is useful for jobs."""
 _USUAL_REASONS = frozenset({"None", "Priority", "Resources", "BeginTime", ""})
 _NO_NODE = "node configuration is not available"
-"""Slurm's words if no node will ever do: down, drained, reserved for long, or not to be had in this partition."""
+"""Slurm's words if a job can never have the nodes: they are down, drained, reserved for long, or not in this
+partition."""
 _FEW_JOBS = {"bf_max_job_part": 10, "bf_max_job_start": 10, "bf_max_job_test": 100}
-"""Parameters of backfill, and the smallest numbers that leave something to agents."""
+"""Parameters of backfill, and the smallest numbers with which agents can still start."""
 _POLLS_REMEMBERED = 3
 _ADMIN, _TIMER = "gleaner-slurm-admin", "gleaner-deadman.timer"
 
 
 @check("Slurm's programs", (CONTROL, NODE))
 def programs(look: Look) -> Finding:
-    """Slurm's programs: they are here, answer, and are not too old."""
+    """Check Slurm's programs: they exist, answer, and are recent enough."""
     is_node = look.role is MachineRole.NODE
     if not is_node and look.settings.cluster.backend == "local":
         return warning("[cluster] backend is local: agents run on this machine alone", 'backend = "slurm"')
@@ -79,7 +80,7 @@ def programs(look: Look) -> Finding:
 
 @check("slurm.conf", (CONTROL,))
 def slurm_conf(look: Look) -> Finding:
-    """The lines that `glean setup` prints for slurm.conf, by what slurmctld has in force."""
+    """Check that slurmctld uses the lines that `glean setup` prints for slurm.conf."""
     found = config(look)
     lines = [line for _, line in slurm_lines.missing_lines(found, (), cluster(look).account or "", has_partition=True)]
     if not found["SelectType"].startswith("select/cons_"):
@@ -98,7 +99,7 @@ def slurm_conf(look: Look) -> Finding:
 
 @check("Epilog", (CONTROL, NODE))
 def epilog(look: Look) -> Finding:
-    """The Epilog: in force with time enough, and its file on a node, which Slurm drains without it."""
+    """Check the Epilog: it is in force with enough time, and its file is on the node, which Slurm drains without it."""
     if look.role is MachineRole.NODE:
         try:
             place = look.place(look.at(EPILOG))
@@ -121,7 +122,7 @@ def epilog(look: Look) -> Finding:
 
 @check("partition", (CONTROL,))
 def partition(look: Look) -> Finding:
-    """The agents' partition: its nodes, its preemption, and its time limit."""
+    """Check the agents' partition: its nodes, its preemption, and its time limit."""
     name, length_s = cluster(look).partition, look.settings.rounds.length_s
     if name not in partitions(look):
         return fault(f"there is no partition {name}", "add its line to slurm.conf: `glean setup control` prints it")
@@ -140,7 +141,10 @@ def partition(look: Look) -> Finding:
 
 @check("tiers", (CONTROL,))
 def tiers(look: Look) -> Finding:
-    """All partitions that share nodes with the agents' one preempt it, and none preempts another one unnoticed."""
+    """Check the partitions that share nodes with the agents' partition.
+
+    All of them must preempt agents. A warning lists those in which regular jobs can be preempted by other regular jobs.
+    """
     own, name = ours(look), cluster(look).partition
     others = [
         one for one in partitions(look).values() if one["PartitionName"] != name and nodes_in(one) & nodes_in(own)
@@ -160,7 +164,8 @@ def tiers(look: Look) -> Finding:
 
 @check("nodes", (CONTROL,))
 def nodes(look: Look) -> Finding:
-    """The partition's nodes: which Slurm can use, which the Epilog has drained, and their memory."""
+    """Check the partition's nodes: whether Slurm can use them, whether the Epilog has drained some, and their
+    memory."""
     found = our_nodes(look)
     drained = ", ".join(node["NodeName"] for node in found if "epilog" in node["Reason"].lower())
     small = ", ".join(node["NodeName"] for node in found if number_in(node.get("RealMemory", "")) < _LEAST_MIB)
@@ -176,7 +181,7 @@ def nodes(look: Look) -> Finding:
 
 @check("agents", (CONTROL,))
 def agents(look: Look) -> Finding:
-    """The start of agents: control's own word, and Slurm's reason why they wait while none runs."""
+    """Check that agents start: control's own report, and Slurm's reason why they wait if none runs."""
     if trouble := problem(look):
         return fault(f"control reports a problem: {trouble}", "glean doctor node on one of the nodes; control's log")
     found = _queued_agents(look)
@@ -202,7 +207,7 @@ def _queued_agents(look: Look) -> list[tuple[str, str]]:
 
 @check("trial submission", (CONTROL,))
 def trial(look: Look) -> Finding:
-    """Slurm's answer to an agent that is submitted for trial only (`sbatch --test-only`)."""
+    """Check Slurm's answer to a trial submission of an agent (`sbatch --test-only`)."""
     asked, account = cluster(look), look.account
     if os.geteuid() not in {0, account.pw_uid}:
         return not_checked("only root and the service account can try this", "run this as root")
@@ -224,7 +229,7 @@ def trial(look: Look) -> Finding:
 
 @check("SchedulerParameters", (CONTROL,))
 def scheduling(look: Look) -> Finding:
-    """Backfill, which lets agents wait, and MinJobAge, after which Slurm forgets them."""
+    """Check backfill, which lets agents wait, and MinJobAge, after which Slurm forgets them."""
     found, rounds = config(look), look.settings.rounds
     given = {key: int(value) for key, value in re.findall(r"(\w+)=(\d{1,9})", found.get("SchedulerParameters", ""))}
     few = [f"{key}={given[key]}" for key, least in _FEW_JOBS.items() if 0 < given.get(key, 0) < least]
@@ -240,7 +245,7 @@ def scheduling(look: Look) -> Finding:
 
 @check("account", (CONTROL,))
 def account(look: Look) -> Finding:
-    """The agents' account in Slurm's accounting, and what Slurm shows to the service account."""
+    """Check the agents' account in Slurm's accounting, and the facts that Slurm shows to the service account."""
     asked, name = cluster(look), look.account_name
     try:
         found = rows(look, "assoc", f"user={name}", "format=Account,QOS", columns=2)
@@ -266,7 +271,7 @@ def account(look: Look) -> Finding:
 
 @check("QOS", (CONTROL,))
 def qos(look: Look) -> Finding:
-    """The agents' QOS: what agents use counts in no share, and a waiting agent reserves no node."""
+    """Check the agents' QOS: agents' use counts in no share, and a waiting agent reserves no node."""
     name = cluster(look).qos
     if name is None:
         return warning("[cluster] qos is not set", 'make one of their own for agents, and set qos = "gleaner"')
@@ -285,7 +290,7 @@ def qos(look: Look) -> Finding:
 
 @check("entitlements", (CONTROL,))
 def entitlements(look: Look) -> Finding:
-    """The parts that entitlements and drains need: the Slurm admin service, job_submit, and the dead man's switch."""
+    """Check the parts for entitlements and drains: the Slurm admin service, job_submit, and the dead man's switch."""
     mode, socket = look.settings.entitlements.mode, look.settings.entitlements.slurm_admin_socket
     if mode == "off" and not socket.exists():
         return not_checked("only entitlements and drains need it")
@@ -299,7 +304,7 @@ def entitlements(look: Look) -> Finding:
     level, judge, is_used, has_script = "Administrator", fault if mode == "on" else warning, mode != "off", True
     conf = config(look)
     script = Path(conf.get("SLURM_CONF") or look.at("/etc/slurm/slurm.conf")).with_name("job_submit.lua")
-    with suppress(Unread):  # slurmctld is perhaps on another machine
+    with suppress(Unread):  # slurmctld may be on another machine
         has_script = "gleaner" in look.text(script)
     if account not in {"root", conf.get("SlurmUser", "").partition("(")[0]}:
         level = "".join(row[0] for row in rows(look, "user", account, "format=AdminLevel", columns=1)) or "none"

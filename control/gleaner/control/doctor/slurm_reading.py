@@ -1,4 +1,4 @@
-"""Read what Slurm's programs print, once for all checks of Slurm."""
+"""Read the output of Slurm's programs, once for all checks of Slurm."""
 
 import re
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _LIMIT = re.compile(r"(?:(\d{1,6})-)?(\d{1,6}):(\d{2}):(\d{2})")
 
 
 def cluster(look: Look) -> ClusterSettings:
-    """Return how agents are submitted. Raises `Unread` where there is no Slurm."""
+    """Return the settings by which agents are submitted. Raises `Unread` on a machine without Slurm."""
     found = look.settings.cluster
     if found.backend == "local":
         raise Unread("[cluster] backend is local: there is no Slurm")
@@ -21,7 +21,7 @@ def cluster(look: Look) -> ClusterSettings:
 
 
 def config(look: Look) -> Mapping[str, str]:
-    """Return the settings that slurmctld has in force, those that are set."""
+    """Return the settings that slurmctld has in force, without those that are not set."""
     cluster(look)
     return read_config(look.printed("scontrol", "show", "config"))
 
@@ -43,7 +43,7 @@ def ours(look: Look) -> Mapping[str, str]:
 
 
 def our_nodes(look: Look) -> list[dict[str, str]]:
-    """Return the records of the nodes of the agents' partition. A reason is all that follows it on its line."""
+    """Return the records of the nodes of the agents' partition. A reason extends to the end of its line."""
     own = nodes_in(ours(look))
     return [
         node | {"Reason": line.partition(" Reason=")[2]}
@@ -60,7 +60,7 @@ def nodes_in(partition: Mapping[str, str]) -> frozenset[str]:
 
 
 def rows(look: Look, *words: str, columns: int) -> list[list[str]]:
-    """Return the rows that `sacctmgr show` prints. Raises `Unread` also where one has other columns."""
+    """Return the rows that `sacctmgr show` prints. Raises `Unread`, also if a row has other columns."""
     cluster(look)
     text = look.printed("sacctmgr", "--parsable2", "--noheader", "--readonly", "show", *words)
     found = [line.split("|") for line in text.splitlines() if line.strip()]
@@ -70,7 +70,7 @@ def rows(look: Look, *words: str, columns: int) -> list[list[str]]:
 
 
 def number_in(text: str) -> int:
-    """Return the whole number with which a text begins; 0 if there is none.
+    """Return the whole number at the beginning of a text, or 0 if there is none.
 
     >>> number_in("30 sec"), number_in("UNLIMITED")
     (30, 0)
@@ -80,7 +80,7 @@ def number_in(text: str) -> int:
 
 
 def seconds_in(limit: str) -> int | None:
-    """Return the seconds of a time as Slurm prints it; None if it is not a time.
+    """Return the seconds of a time in Slurm's notation, or None if the text is not a time.
 
     >>> [seconds_in(limit) for limit in ("1-00:00:00", "00:01:00", "UNLIMITED")]
     [86400, 60, None]
@@ -93,5 +93,5 @@ def seconds_in(limit: str) -> int | None:
 
 
 def dotted(version: tuple[int, ...]) -> str:
-    """Return a version as people write it."""
+    """Return a version in the usual notation."""
     return ".".join(map(str, version))

@@ -1,4 +1,5 @@
-"""The answers that setup needs, a model for each role, and the file that carries some of them to other machines."""
+"""The answers that setup needs, with a model for each role, and the file that carries some of them to other
+machines."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal, TypeVar
@@ -10,12 +11,12 @@ JOIN_FILE = "/etc/gleaner/join.json"
 
 
 class SetupRefused(Exception):
-    """Setup cannot continue. One line that tells why, and the cure."""
+    """Setup cannot continue. The text is one line with the reason and the remedy."""
 
 
 FilePath = Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._@+-]+)+$", description="an absolute path")]
 AccountName = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$", description="the name of an account")]
-AccountNumber = Annotated[int, Field(gt=0, description="a number above 0")]  # not root's
+AccountNumber = Annotated[int, Field(gt=0, description="a number above 0")]  # not for root
 Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?$")]
 Url = Annotated[
     str, Field(pattern=r"^https?://[A-Za-z0-9.-]+:[0-9]{1,5}$", description="an address like https://HOST:8642")
@@ -24,7 +25,7 @@ Authority = Annotated[str, Field(pattern=r"^$|-----BEGIN CERTIFICATE-----", desc
 
 
 class ClientAnswers(BaseModel, frozen=True):
-    """A login node: control's address, and its authority (PEM; empty if the system trusts the certificate)."""
+    """A login node: control's address, and its authority (PEM), which is empty if the system trusts the certificate."""
 
     url: Url
     ca: Authority = ""
@@ -40,18 +41,18 @@ class SiteAnswers(BaseModel, frozen=True):
 
 
 class JoinFile(ClientAnswers, SiteAnswers, frozen=True):
-    """The facts that control's machine tells the others. There is no secret in it."""
+    """The facts that control's machine passes to the others. They contain no secret."""
 
 
 class NodeAnswers(JoinFile, frozen=True):
-    """A compute node. With `helper` containers need no Docker; with `docker` the node's Docker Engine runs them."""
+    """A compute node. With `helper`, containers need no Docker. With `docker`, the node's Docker Engine runs them."""
 
     runtime: Literal["helper", "docker"] = "helper"
     images: tuple[str, ...] = ("gleaner/*",)
 
     @property
     def agents_url(self) -> str:
-        """The agents' door: the port after the people's."""
+        """Return the address of the agents' port, which follows the people's port."""
         address, port = self.url.rsplit(":", 1)
         return f"{address}:{int(port) + 1}"
 
@@ -60,16 +61,17 @@ class ControlAnswers(SiteAnswers, frozen=True):
     """The machine of the control program."""
 
     hosts: Annotated[tuple[Host, ...], Field(min_length=1, description="a name or an address of this machine")]
-    """The names and addresses by which others reach it; the first is in the address, all are in the certificate."""
+    """The names and addresses by which other machines reach control. Its address contains the first one, and its
+    certificate contains all of them."""
     port: Annotated[int, Field(ge=1, le=65535, description="a number of at most 65535")] = 8642
     certificate: FilePath | None = None
-    """The site's own certificate, with `key` and `ca`; without it an authority is made here."""
+    """The site's own certificate, with `key` and `ca`. Without it, setup creates an authority."""
     key: FilePath | None = None
     ca: Authority = ""
 
     @property
     def url(self) -> str:
-        """Control's address."""
+        """Return control's address."""
         return f"https://{self.hosts[0]}:{self.port}"
 
 
@@ -77,7 +79,10 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def read_answers(model: type[Model], *layers: Mapping[str, object]) -> Model:
-    """Return the answers of these layers; a later one counts more, and None is no answer. Raises `SetupRefused`."""
+    """Return the combined answers of these layers. A later layer overrides an earlier one, and None is no answer.
+
+    Raises `SetupRefused`.
+    """
     given = {key: value for layer in layers for key, value in layer.items() if value is not None}
     try:
         return model.model_validate(given)
@@ -92,7 +97,7 @@ def read_answers(model: type[Model], *layers: Mapping[str, object]) -> Model:
 
 
 def read_join(name: str, text: str) -> JoinFile:
-    """Return what a join file holds. Raises `SetupRefused`."""
+    """Return the content of a join file. Raises `SetupRefused`."""
     try:
         return JoinFile.model_validate_json(text)
     except ValidationError as error:

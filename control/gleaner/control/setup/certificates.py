@@ -1,6 +1,7 @@
-"""A small certificate authority for a site that has none, made by openssl.
+"""A small certificate authority, created by openssl, for a site that has none.
 
-The authority's key stays on control's machine, for root alone: so a new certificate needs no change on other machines.
+The authority's key stays on control's machine, where only root can read it. So a new certificate needs no change on
+other machines.
 """
 
 import time
@@ -18,7 +19,7 @@ _NEW = ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_cur
 
 
 def certificates(machine: TargetMachine, answers: ControlAnswers) -> Wanted:
-    """Return an authority and its certificate for all hosts. What is in order stays. Raises `SetupRefused`."""
+    """Return an authority and its certificate for all hosts. Valid files are kept. Raises `SetupRefused`."""
     ca_key, ca, key, certificate = (str(machine.at(path)) for path in (_CA_KEY, CA_FILE, KEY, CERTIFICATE))
     for path in (CA_FILE, CERTIFICATE):
         issuer = read("openssl", "x509", "-noout", "-issuer", "-in", str(machine.at(path)))

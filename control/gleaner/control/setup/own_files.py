@@ -1,8 +1,8 @@
-"""Our files on a machine: what is missing or differs, and the changes that put it right or take it back.
+"""Our files on a machine: those that are missing or differ, and the changes that install, repair or remove them.
 
-`/etc/gleaner/setup.json` lists the files that setup has written, with their digests, and the programs that take back
-the rest. A file that differs from its digest is foreign, or was changed by hand, and is never written over. The list is
-saved after each change, so a second run completes one that was broken off.
+`/etc/gleaner/setup.json` lists the files that setup has written, with their digests, and the programs that undo the
+other changes. A file that differs from its digest is foreign, or was edited, and is never overwritten. The list is
+saved after each change, so a second run completes one that was interrupted.
 """
 
 import difflib
@@ -26,13 +26,14 @@ LIST = "/etc/gleaner/setup.json"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _WITHIN_S = 300.0
 Words = tuple[str, ...]
-Answers = Mapping[str, dict[str, Any]]  # of each role
+Answers = Mapping[str, dict[str, Any]]  # for each role
 
 
 class OwnFile(NamedTuple):
     """A file or a folder.
 
-    An admin may change `settings`; the content of a `brief` file is not shown; a `data` folder goes with --purge alone.
+    An admin may edit a `settings` file. The content of a `brief` file is not shown. A `data` folder is removed only
+    with --purge.
     """
 
     path: str
@@ -44,12 +45,12 @@ class OwnFile(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """The digest of the content, or the kind of a folder."""
+        """Return the digest of the content, or the kind of a folder."""
         return self.kind if self.kind in _FOLDERS else hashlib.sha256(self.content).hexdigest()
 
     @property
     def rights(self) -> str:
-        """Mode and owner."""
+        """Return the mode and the owner."""
         return f"mode {self.mode:04o}, owner {self.uid}:{self.gid}"
 
 
@@ -57,7 +58,7 @@ _FOLDERS = ("folder", "data")
 
 
 class Command(NamedTuple):
-    """Programs that run where they are needed, and again after each of `after`: the names of commands, or paths."""
+    """Programs that are run if necessary, and again after each change of `after`: the names of commands, or paths."""
 
     name: str
     do: tuple[Words, ...]
@@ -67,7 +68,7 @@ class Command(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """All that a role needs on a machine. A remark is something that is left to the admin."""
+    """All that a role needs on a machine. A remark describes a task that is left to the admin."""
 
     files: tuple[OwnFile, ...] = ()
     commands: tuple[Command, ...] = ()
@@ -75,12 +76,12 @@ class Wanted(NamedTuple):
 
 
 def joined(*parts: Wanted) -> Wanted:
-    """Return all that these parts need, in this order."""
+    """Return everything that these parts need, in this order."""
     return Wanted(*(sum(each, ()) for each in zip(*parts, strict=True)))
 
 
 class SetupList(BaseModel):
-    """The list of all that setup has made on a machine, with the answers of each role."""
+    """The list of everything that setup has created on a machine, with the answers of each role."""
 
     answers: dict[str, dict[str, Any]] = {}
     files: dict[str, str] = {}
@@ -89,7 +90,7 @@ class SetupList(BaseModel):
 
 
 class TargetMachine:
-    """A machine, or a folder with a system that does not run, such as an image in the making."""
+    """A machine, or a folder with a system that does not run, such as an image under construction."""
 
     def __init__(self, root: str = "") -> None:
         self.is_live = not root
@@ -102,15 +103,15 @@ class TargetMachine:
 
     @property
     def has_systemd(self) -> bool:
-        """True if systemd runs on this machine."""
+        """Return True if systemd runs on this machine."""
         return self.is_live and Path("/run/systemd/system").is_dir()
 
     def at(self, path: str) -> Path:
-        """Return where one of the machine's paths lies."""
+        """Return the real place of one of the machine's paths."""
         return Path(f"{self.root}{path}")
 
     def find(self, path: str) -> OwnFile | None:
-        """Return what is at a path; None if there is nothing. Raises `SetupRefused` if it cannot be read."""
+        """Return the file or folder at a path, or None if there is none. Raises `SetupRefused` if it is unreadable."""
         place = self.at(path)
         try:
             facts = place.lstat()
@@ -123,7 +124,7 @@ class TargetMachine:
         return OwnFile(path, content, stat.S_IMODE(facts.st_mode), facts.st_uid, facts.st_gid, kind)
 
     def is_ours(self, found: OwnFile) -> bool:
-        """Return True if setup has written a file just so, or has made this folder."""
+        """Return True if setup has written exactly this file, or has created this folder."""
         return found.path in self.listed.files and found.digest in (self.listed.files[found.path], "folder")
 
     def save(self) -> None:
@@ -138,18 +139,18 @@ class TargetMachine:
 
 
 Change = tuple[str, Callable[[], object]]
-"""One change, as it is shown, and what makes it."""
+"""One change: its description and its function."""
 
 
 class SetupPlan(NamedTuple):
-    """All changes, in order, and what is left to the admin."""
+    """All changes in order, and the tasks that are left to the admin."""
 
     changes: Sequence[Change]
     remarks: Sequence[str]
 
 
 def make_plan(machine: TargetMachine, wanted: Wanted, *, purge: bool = False) -> SetupPlan:
-    """Return what has to be done; what is listed and not wanted is taken back. Nothing is changed.
+    """Return the changes to make. Things that are listed but not wanted are removed. This function changes nothing.
 
     Raises `SetupRefused` if a foreign file is in the way.
     """
@@ -185,14 +186,14 @@ def make_plan(machine: TargetMachine, wanted: Wanted, *, purge: bool = False) ->
 
 
 def _parents(machine: TargetMachine, files: Iterable[OwnFile]) -> Iterator[OwnFile]:
-    """Yield the folders above these files that are missing, or that setup has made."""
+    """Yield the parent folders of these files that are missing, or that setup has created."""
     for path in {str(above) for file in files for above in PurePosixPath(file.path).parents}:
         if path in machine.listed.files or not machine.at(path).is_dir():
             yield OwnFile(path, mode=0o755, kind="folder")
 
 
 def _is_due(machine: TargetMachine, file: OwnFile, found: OwnFile | None) -> bool:
-    """Return True if a file has to be written. Raises `SetupRefused` if a foreign one is in the way."""
+    """Return True if a file has to be written. Raises `SetupRefused` if a foreign file is in the way."""
     if found is None:
         return True
     has_rights = found[2:5] == file[2:5]
@@ -238,14 +239,14 @@ def _remove(machine: TargetMachine, path: str) -> None:
 
 
 def _remove_folder(place: Path) -> None:
-    """Remove a folder in which others have no files, and on which nothing is mounted."""
-    shutil.rmtree(place / "__pycache__", ignore_errors=True)  # of root's programs
+    """Remove a folder if it contains no files of others, and nothing is mounted on it."""
+    shutil.rmtree(place / "__pycache__", ignore_errors=True)  # for root's programs
     with suppress(OSError):
         place.rmdir()
 
 
 def _programs(machine: TargetMachine, name: str, programs: tuple[Words, ...], undo: tuple[Words, ...]) -> Change:
-    """Return the change that runs programs. `undo` is listed before they run; without it, the list forgets them."""
+    """Return the change that runs programs. `undo` is listed before they run. Without it, their entry is removed."""
 
     def do() -> None:
         if undo:
@@ -260,9 +261,9 @@ def _programs(machine: TargetMachine, name: str, programs: tuple[Words, ...], un
 
 
 def carry_out(machine: TargetMachine, plan: SetupPlan, answers: Answers, watch: Callable[[str], object]) -> None:
-    """Make all changes; the machine then has the roles of these answers.
+    """Make all changes. The machine then has the roles of these answers.
 
-    Raises `SetupRefused`; a second run then continues from there.
+    Raises `SetupRefused`. A second run then continues from the same point.
     """
     listed = machine.listed
     listed.answers, listed.is_complete = {**listed.answers, **answers}, False
@@ -280,7 +281,7 @@ def carry_out(machine: TargetMachine, plan: SetupPlan, answers: Answers, watch: 
 
 
 def run(*words: str) -> str:
-    """Return what a program prints. Raises `SetupRefused` if it fails."""
+    """Return the output of a program. Raises `SetupRefused` if it fails."""
     environment = {"PATH": PATH, "LC_ALL": "C.UTF-8"}
     try:
         status, stdout, stderr = system_programs.run(words, within_s=_WITHIN_S, environment=environment, folder="/")
@@ -293,7 +294,7 @@ def run(*words: str) -> str:
 
 
 def read(*words: str) -> str | None:
-    """Return what a program prints; None if it fails."""
+    """Return the output of a program, or None if it fails."""
     with suppress(SetupRefused):
         return run(*words)
     return None

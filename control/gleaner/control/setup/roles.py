@@ -28,7 +28,7 @@ _ADMIN_TOKEN = f"{STATE}/admin.token"
 
 
 def client(answers: ClientAnswers) -> Wanted:
-    """Return what a login node needs."""
+    """Return the needs of a login node."""
     return Wanted((*_authority(answers.ca), OwnFile(SETTINGS, _client_table(answers.url, answers.ca), kind="settings")))
 
 
@@ -58,10 +58,10 @@ def control_settings(answers: ControlAnswers, prefix: str = "/opt/gleaner") -> O
 
 
 def control(machine: TargetMachine, answers: ControlAnswers, prefix: str) -> Wanted:
-    """Return what control's machine needs. `prefix` is the folder of the installed program."""
+    """Return the needs of control's machine. `prefix` is the folder of the installed program."""
     name, owner, home = answers.account, (answers.uid, answers.gid), Path("~root").expanduser()
     tls = Wanted(_authority(answers.ca)) if answers.certificate else certificates(machine, answers)
-    authority = machine.find(CA_FILE)  # once it is made
+    authority = machine.find(CA_FILE)  # once it has been created
     ca = answers.ca if answers.certificate or not authority else authority.content.decode()
     join = JoinFile(url=answers.url, ca=ca, **answers.model_dump(include=set(SiteAnswers.model_fields)))
     as_account, token = ("runuser", "-u", name, "--"), f"{home}/.config/gleaner/token"
@@ -95,7 +95,7 @@ def control(machine: TargetMachine, answers: ControlAnswers, prefix: str) -> Wan
 
 
 def _service(machine: TargetMachine, name: str, *after: str, **values: str) -> Wanted:
-    """Return a service. It is started again after its unit, or one of `after`, is written."""
+    """Return a service. It is restarted after its unit, or one of `after`, is written."""
     path = f"/etc/systemd/system/{name}.service"
     file = OwnFile(path, shipped.content(path, **values))
     if remarks := _started_by_hand(machine, file):
@@ -108,7 +108,7 @@ def _service(machine: TargetMachine, name: str, *after: str, **values: str) -> W
 
 
 def _started_by_hand(machine: TargetMachine, unit: OwnFile) -> tuple[str, ...]:
-    """Return the program that an admin has to start, where no systemd does it."""
+    """Return the program that an admin has to start if there is no systemd."""
     if machine.has_systemd:
         return ()
     keys = dict(line.split("=", 1) for line in unit.content.decode().splitlines() if "=" in line)
@@ -116,7 +116,7 @@ def _started_by_hand(machine: TargetMachine, unit: OwnFile) -> tuple[str, ...]:
 
 
 def _live(machine: TargetMachine, command: Command, *check: str) -> Wanted:
-    """Return a command that needs the running system, and is done there if the check succeeds."""
+    """Return a command that needs the running system, and counts as done if the check succeeds."""
     if machine.is_live:
         return Wanted(commands=(command._replace(is_done=read(*check) is not None),))
     words = "; ".join(" ".join(words) for words in command.do)
@@ -124,7 +124,7 @@ def _live(machine: TargetMachine, command: Command, *check: str) -> Wanted:
 
 
 def _account(machine: TargetMachine, wanted: SiteAnswers) -> Wanted:
-    """Return the service account, which has no login. Raises `SetupRefused` if it has other numbers here."""
+    """Return the service account, which has no login. Raises `SetupRefused` if its ids differ on this machine."""
     name, numbers = wanted.account, [f"{wanted.uid}", f"{wanted.gid}"]
     found = machine.is_live and read("getent", "passwd", name)
     if found and found.split(":")[2:4] != numbers:
@@ -134,7 +134,7 @@ def _account(machine: TargetMachine, wanted: SiteAnswers) -> Wanted:
         ("useradd", "-u", numbers[0], "-g", numbers[1], "-M", "-d", "/nonexistent", "-s", "/usr/sbin/nologin",
          name),
     )  # fmt: skip
-    remove = ("sh", "-c", f"userdel {name}; groupdel {name} 2>/dev/null || [ $? = 6 ]")  # often the group goes along
+    remove = ("sh", "-c", f"userdel {name}; groupdel {name} 2>/dev/null || [ $? = 6 ]")  # the group may be gone
     return _live(machine, Command("account", add, (remove,)), "getent", "passwd", name)
 
 
@@ -151,7 +151,7 @@ def _slurm_account(machine: TargetMachine, name: str) -> Wanted:
 
 
 def node(machine: TargetMachine, answers: NodeAnswers) -> Wanted:
-    """Return what a compute node needs. Raises `SetupRefused`."""
+    """Return the needs of a compute node. Raises `SetupRefused`."""
     owner, is_docker = (answers.uid, answers.gid), answers.runtime == "docker"
     settings = shipped.content(
         "/etc/gleaner/agent.toml", url=answers.agents_url, storage=answers.storage,
@@ -175,7 +175,7 @@ def node(machine: TargetMachine, answers: NodeAnswers) -> Wanted:
 
 
 def _root_programs(machine: TargetMachine, answers: NodeAnswers) -> Wanted:
-    """Return root's programs, their settings, and the folder in which agents wait for them."""
+    """Return root's programs, their settings, and the folder for agents' requests to them."""
     places = ":".join(f"{machine.root}{folder}" for folder in PATH.split(":"))
     runc, criu = ((shutil.which(name, path=places) or "").removeprefix(machine.root) for name in ("runc", "criu"))
     if not (runc and criu):
@@ -192,7 +192,7 @@ def _root_programs(machine: TargetMachine, answers: NodeAnswers) -> Wanted:
     except config.Misconfigured as error:
         raise SetupRefused(str(error)) from error
     owner = (settings.agent_uid, answers.gid)
-    # After a reboot the folder is gone.
+    # After a reboot the folder is missing.
     line = _shipped("/etc/tmpfiles.d/gleaner.conf", handshakes=settings.handshakes, uid=owner[0], gid=owner[1])
     own = (file, line, *([OwnFile(settings.handshakes, b"", 0o700, *owner, "folder")] if machine.is_live else []))
     compiled = (program_files.PYTHON, "-I", "-m", "compileall", "-q", str(machine.at(settings.library)))

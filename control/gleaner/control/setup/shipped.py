@@ -1,6 +1,6 @@
-"""The files that Gleaner puts onto machines: settings, units, scripts, CRIU's options.
+"""The files that Gleaner installs on machines: settings, units, scripts, CRIU's options.
 
-Each lies in `files/` at its place on a machine. The packages bring that folder, and `glean setup` copies from it.
+Each is in `files/` at its path on a machine. The packages contain that folder, and `glean setup` copies from it.
 """
 
 from pathlib import Path
@@ -12,6 +12,6 @@ WATCHDOG = "/usr/local/libexec/gleaner/watchdog"
 
 
 def content(path: str, **values: object) -> bytes:
-    """Return the content of a file, with these values in the place of `$name`."""
+    """Return the content of a file, with `$name` replaced by these values."""
     found = FOLDER.joinpath(path.lstrip("/")).read_bytes()
     return Template(found.decode()).substitute(values).encode() if values else found

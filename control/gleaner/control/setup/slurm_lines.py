@@ -1,8 +1,8 @@
-"""The lines that Slurm needs for agents, for an admin to paste. Setup prints them and edits no file of Slurm's.
+"""The lines that Slurm needs for agents. Setup prints them for an admin to paste, and edits no file of Slurm.
 
-`slurm_lines` is pure: it gets what `scontrol show config` and `scontrol show partition` print. Where a site preempts
-jobs already, or has partitions of different tiers, our lines would change which jobs have to leave for which. There it
-returns these changes and no line.
+`slurm_lines` is pure: it takes the output of `scontrol show config` and `scontrol show partition`. If a site already
+preempts jobs, or has partitions of different tiers, our lines would change which jobs have to leave for which. In that
+case these changes are returned instead of the lines.
 """
 
 import re
@@ -21,14 +21,17 @@ Settings = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class SlurmLines:
-    """The text to paste, or else what would change for regular jobs, a sentence each. Both are empty if all is set."""
+    """The text to paste, or otherwise the changes for regular jobs, one sentence each.
+
+    Both are empty if nothing is missing.
+    """
 
     text: str = ""
     changes: tuple[str, ...] = ()
 
 
 def read_config(text: str) -> Settings:
-    """Return the settings that `scontrol show config` prints; those that are not set are left out."""
+    """Return the settings that `scontrol show config` prints, without those that are not set."""
     found: dict[str, str] = {}
     for key, value in re.findall(r"^(\w+)(?:\[\d+\])?[ \t]*=[ \t]*(.*?)[ \t]*$", text, re.MULTILINE):
         if value.lower() not in _UNSET:
@@ -37,7 +40,10 @@ def read_config(text: str) -> Settings:
 
 
 def read_records(text: str) -> Iterator[dict[str, str]]:
-    """Yield the records of `scontrol --oneliner`. The first value of a key counts: a comment may hold anything."""
+    """Yield the records of `scontrol --oneliner`.
+
+    The first value of a key counts, because a comment can contain any text.
+    """
     for line in text.splitlines():
         if found := dict(reversed(re.findall(r"(\w+)=(\S*)", line))):
             yield found
@@ -51,12 +57,12 @@ def read_partitions(text: str) -> tuple[Settings, ...]:
 def missing_lines(
     config: Settings, regular: Sequence[Settings], account: str, *, has_partition: bool
 ) -> list[tuple[str, str]]:
-    """Return the lines for slurm.conf that are missing, each after what it does to regular jobs."""
+    """Return the missing lines for slurm.conf, each after its effect on regular jobs."""
     return [*_others(config), *_preemption(config, regular, account, has_partition=has_partition)]
 
 
 def slurm_lines(config: Settings, partitions: Sequence[Settings], account: str) -> SlurmLines:
-    """Return what an admin has to paste, or else has to know."""
+    """Return the text that an admin has to paste, or otherwise the facts that an admin has to know."""
     regular = [one for one in partitions if one["PartitionName"] != PARTITION]
     preemption = _preemption(config, regular, account, has_partition=len(regular) < len(partitions))
     changes = (*_changed_sharing(config), *(_changed_preemption(config, regular) if preemption else ()))
@@ -87,7 +93,7 @@ def _with(config: Settings, key: str, *words: str) -> str:
 
 
 def _others(config: Settings) -> list[tuple[str, str]]:
-    """Return the lines that are missing and have nothing to do with preemption, each after what it does."""
+    """Return the missing lines that do not concern preemption, each after its effect."""
     parameters, enforced = config.get("SelectTypeParameters", ""), config.get("AccountingStorageEnforce", "").lower()
     with_memory = re.sub(r"CR_(CORE|CPU|SOCKET)\b", r"CR_\1_MEMORY", parameters, flags=re.IGNORECASE)
     rows = (
@@ -112,7 +118,7 @@ def _others(config: Settings) -> list[tuple[str, str]]:
 def _preemption(
     config: Settings, regular: Sequence[Settings], account: str, *, has_partition: bool
 ) -> list[tuple[str, str]]:
-    """Return the lines that are missing and let regular jobs preempt agents, each after what it does."""
+    """Return the missing lines that let regular jobs preempt agents, each after its effect."""
     lowest = min(map(_tier, regular), default=1)
     rows = (
         (config.get("PreemptType") == "preempt/partition_prio",
@@ -146,7 +152,7 @@ def _changed_sharing(config: Settings) -> Iterator[str]:
 
 
 def _changed_preemption(config: Settings, regular: Sequence[Settings]) -> Iterator[str]:
-    """Yield what the lines for preemption would change, if the site has preemption or tiers of its own."""
+    """Yield the changes by the lines for preemption, if the site has its own preemption or tiers."""
     kind, mode = config.get("PreemptType"), config.get("PreemptMode")
     is_ours = kind == "preempt/partition_prio"
     if kind and not is_ours:
