@@ -1,8 +1,8 @@
 """The state of one control program, shared by its loops and the API.
 
-Each field has one writer, a loop of `daemon` (provisioning, leader, entitlements, shares). The API only reads. A
+Each field has one writer, a loop of `daemon` (provisioning, leader, entitlements, shares), and the API only reads. A
 field is replaced as a whole and never changed in place, so a reader in another thread sees the old value or the new
-one. The fields that are exceptions say so.
+one. The exceptions are marked at the fields.
 """
 
 import secrets
@@ -33,14 +33,14 @@ from gleaner.control.slurm.accounted_month import AccountedMonths
 from gleaner.control.slurm.snapshot import Snapshot
 
 WEB_STEP = "web "
-"""The names of the steps of the people's door begin so."""
+"""The prefix of the names of the steps in the process of the people's port."""
 LATE_S = 15.0
-"""A check of the database or the storage that takes longer has failed."""
+"""A check of the database or the storage that takes longer than this has failed."""
 STORAGE_THREADS = 16
 
 
 def seconds_since_boot() -> float:
-    """Return the seconds since the machine's boot, those in which it slept included.
+    """Return the seconds since the machine's boot, including those in which it slept.
 
     `time.monotonic` stands still while the machine sleeps, and another program may lead meanwhile.
     """
@@ -48,7 +48,7 @@ def seconds_since_boot() -> float:
 
 
 def provisioning_rules(rounds: RoundSettings) -> ProvisioningRules:
-    """Return the settings as the policy takes them."""
+    """Return the settings in the form that the policy takes."""
     return ProvisioningRules(
         length_s=rounds.length_s,
         origin_s=rounds.origin_s,
@@ -61,11 +61,11 @@ def provisioning_rules(rounds: RoundSettings) -> ProvisioningRules:
 
 @dataclass(slots=True)
 class LoopFaults:
-    """The loops of `daemon` that failed by a bug. Each loop's thread changes its own entries in place; anybody reads.
+    """The loops of `daemon` that failed because of a bug. Each loop's thread changes its own entries in place.
 
-    `rounds` counts each loop's failed rounds since control started. `worked_s` has the instant, on `steady_clock`, of
-    the last round of each loop that was good, or of its first round of all; a loop that does nothing while another
-    program leads is not in it.
+    `rounds` counts each loop's failed rounds since control started. `worked_s` contains the instant, on `steady_clock`,
+    of the last successful round of each loop, or of its very first round. A loop that does nothing while another
+    program leads is not included.
     """
 
     rounds: Counter[str] = field(default_factory=Counter[str])
@@ -75,22 +75,22 @@ class LoopFaults:
     failing: dict[str, str] = field(default_factory=dict[str, str])
     """The reason of the last round of each loop whose last round failed."""
     troubles: dict[str, str] = field(default_factory=dict[str, str])
-    """The failure of the database, Slurm or the storage that each loop met at its last round, if any."""
+    """The failure of the database, Slurm or the storage that each loop met in its last round, if any."""
 
     @property
     def now(self) -> tuple[str, ...]:
-        """The names of the loops whose last round failed."""
+        """Return the names of the loops whose last round failed."""
         return tuple(sorted(self.failing.copy()))
 
     def note(self, step: str, reason: str) -> bool:
-        """Record that a round has failed. Return True unless the round before failed for the same reason."""
+        """Record that a round has failed. Return True unless the previous round failed for the same reason."""
         self.rounds[step] += 1
         is_news = self.failing.get(step) != reason
         self.failing[step] = reason
         return is_news
 
     def forget(self, step: str) -> bool:
-        """Record that a round was good. Return True if the one before had failed."""
+        """Record that a round was successful. Return True if the previous one had failed."""
         return self.failing.pop(step, None) is not None
 
 
@@ -102,44 +102,44 @@ class ControlState:
     engine: Engine
     storage: FolderStorage
     follows: bool = False
-    """True in the people's door. It has no loops, knows what the leader's view shows (`control_view`), and writes while
-    any program leads."""
+    """True in the process of the people's port. It has no loops, knows only the facts in the leader's view
+    (`control_view`), and writes while any program leads."""
     leads_until_s: float = 0.0
-    """The instant, on `steady_clock`, until which this program may write to the queue and talk to the scheduler. Any
-    loop that finds in the database that another program leads sets this field to 0, too."""
+    """The instant, on `steady_clock`, until which this program can write to the queue and call the scheduler. Any loop
+    that finds in the database that another program leads also sets this field to 0."""
     term: Term | None = None
-    """The term by which this program leads or led last. None if it leads although there is no other program that
-    could, as in tests."""
+    """The present or last term of this program. None if it leads without a competing program, as in tests."""
     cluster: Snapshot | None = None
-    """The agents' partition at the last successful poll, see `agents_view`; its `read_s` tells its age. None until
-    there was one."""
+    """The agents' partition at the last successful poll, see `agents_view`. Its `read_s` shows its age. None before the
+    first."""
     problem: str = ""
-    """The reason, in one line, why the last poll or submission failed; empty if neither failed."""
+    """The reason, in one line, why the last poll or submission failed, or "" if neither failed."""
     entitlements: EntitlementsStatus = field(default_factory=EntitlementsStatus)
     """The state of the owners' partitions, if entitlements are on."""
     slurm_shares: Mapping[str, float] | None = None
-    """Per cent by account, if `[groups] from_slurm` asks for the shares and Slurm has answered; None otherwise."""
+    """The percentage of each account, if `[groups] from_slurm` is set and Slurm has answered, otherwise None."""
     faults: LoopFaults = field(default_factory=LoopFaults)
     usage_cache: UsageCache = field(default_factory=UsageCache)
-    """A cache that the threads that answer agents change in place, unlike the other fields."""
+    """A cache that the threads for agents change in place, unlike the other fields."""
     node_losses: NodeLosses = field(init=False)
-    """A cache that the threads that answer people change in place."""
+    """A cache that the threads for people change in place."""
     wrong_clocks: Mapping[str, float] = field(default_factory=dict[str, float])
-    """By node, the seconds by which its clock is ahead of control's, where that is too much. The threads that answer
-    agents replace it, and provisioning does, which forgets nodes that are gone; of two changes at once one may be lost
-    until its agent's next heartbeat."""
+    """For each node with a wrong clock, the seconds by which it is ahead of control's. The threads for agents replace
+    the field, and so does provisioning, which removes nodes that are gone. If both do so at once, one change may be
+    lost until the next heartbeat of its agent."""
     stored: Stored = field(default_factory=Stored)
-    """A cache that the threads that answer agents and users change in place."""
+    """A cache that the threads for agents and users change in place."""
     storage_number: StorageNumber = field(default_factory=StorageNumber)
-    """The number of the storage folder; empty until a loop has read it."""
+    """The number of the storage folder, or "" until a loop has read it."""
     storage_threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(STORAGE_THREADS))
-    """The threads that touch the storage for callers."""
+    """The threads that use the storage for callers."""
     storing_thread: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
     """The one thread that adds images and inputs to the storage."""
     orphans_since_s: Mapping[str, float] = field(default_factory=dict[str, float])
-    """By key, the stored images and inputs without a row, and the time at which `storage_gc` first saw each of them."""
+    """The stored images and inputs without a row, by key, with the time at which `storage_gc` first saw each of
+    them."""
     accounted: AccountedMonths = field(default_factory=AccountedMonths)
-    """A cache that the threads that answer admins change in place."""
+    """A cache that the threads for admins change in place."""
     quotas: QuotaRules = field(init=False)
     """The quotas of each group and user, by the settings."""
     started_s: float = field(init=False)
@@ -147,13 +147,13 @@ class ControlState:
     began_s: float = field(init=False)
     """The start of this program by `steady_clock`."""
     clock: Callable[[], float] = time.time
-    """Seconds since the epoch; tests put their own here."""
+    """The time in seconds since the epoch. Tests replace it."""
     random_bytes: Callable[[int], bytes] = secrets.token_bytes
-    """The source of names that nobody has had before; tests put their own here. Tokens are never made from it."""
+    """The source of unique names. Tests replace it. Tokens are never made from it."""
     steady_clock: Callable[[], float] = seconds_since_boot
-    """A clock that nobody can set, in seconds; tests put their own here too."""
+    """A clock that cannot be set, in seconds. Tests replace it."""
     database_clock: Callable[[], ColumnElement[float]] = lambda: leader.NOW
-    """The SQL expression that asks the database for its time; tests put their own here too."""
+    """The SQL expression for the database's time. Tests replace it."""
 
     def __post_init__(self) -> None:
         self.node_losses = NodeLosses(lambda: self.clock())  # noqa: PLW0108  # tests put in their own clock later
@@ -163,16 +163,16 @@ class ControlState:
 
     @property
     def loop_ages_s(self) -> dict[str, float]:
-        """By loop, the seconds since its last good round."""
+        """Return, for each loop, the seconds since its last successful round."""
         now_s = self.steady_clock()
         return {name: max(0.0, now_s - at_s) for name, at_s in sorted(self.faults.worked_s.copy().items())}
 
     def own_step(self, name: str) -> str:
-        """Return the name of a step of this program; the people's door shows those of the leader beside its own."""
+        """Return the name of a step of this program. The people's port shows the leader's steps beside its own."""
         return f"{WEB_STEP}{name}" if self.follows else name
 
     def trouble(self, name: str) -> str:
-        """Return, in one line, what is wrong with the database or the storage by the last check; `ok` if nothing is."""
+        """Return, in one line, the fault that the last check of the database or the storage found, or `ok`."""
         step = self.own_step(name)
         age_s = self.loop_ages_s.get(step, 0.0)
         hangs = f"the {name} has not answered for {age_s:.0f} s" if age_s > LATE_S else "ok"
@@ -180,41 +180,47 @@ class ControlState:
 
     @property
     def boundary_s(self) -> float:
-        """The end of the round that agents are submitted for now."""
+        """Return the end of the round for which agents are submitted now."""
         return round_end(self.clock(), provisioning_rules(self.settings.rounds))
 
     @property
     def share_rules(self) -> ShareRules:
-        """The part that each group is entitled to, by the settings or by the shares of Slurm's accounts."""
+        """Return the part that each group is entitled to, from the settings or from the shares of Slurm's accounts."""
         rules = self.settings.groups.rules
         return rules if self.slurm_shares is None else replace(rules, entitled=self.slurm_shares)
 
     def allowed(self, db: Connection, groups: Collection[str]) -> Allowance:
-        """Return what these groups and their users may still start.
+        """Return what these groups and their users can still start.
 
         Claims of a limited group wait for each other until the transaction's end.
         """
         return allowance(db, self.quotas, groups, lambda: self.stored.bytes_by_owner(db))
 
     def foreseen(self, db: Connection, groups: Collection[str]) -> Allowance:
-        """Return what these groups and their users may still start, for a plan that starts nothing: locks no row."""
+        """Return what these groups and their users can still start, for a plan that starts nothing.
+
+        No row is locked.
+        """
         return allowance(db, self.quotas, groups, lambda: self.stored.bytes_by_owner(db), locks=False)
 
     @property
     def is_leader(self) -> bool:
-        """True if this program leads now. It becomes False by itself, even while a call to the database hangs."""
+        """Return True if this program leads now.
+
+        It becomes False by itself, even while a call to the database hangs.
+        """
         return self.steady_clock() < self.leads_until_s
 
     @property
     def epoch(self) -> int | None:
-        """The epoch that requests to the Slurm admin service carry; None if there is no term."""
+        """Return the epoch for requests to the Slurm admin service, or None if there is no term."""
         return None if self.term is None else self.term.epoch
 
     @contextmanager
     def writing(self, *, alone: bool = False) -> Generator[Connection]:
-        """Yield one transaction under the leader's term. Nobody else begins to lead before it has ended.
+        """Yield one transaction under the leader's term. No other program begins to lead before it has ended.
 
-        `alone`: it also waits for all others that write, and lets them wait. Raises `NotLeading`.
+        With `alone`, it excludes all other transactions that write. Raises `NotLeading`.
         """
         term = self.current_term()
         with transaction(self.engine) as db:
@@ -222,7 +228,9 @@ class ControlState:
             yield db
 
     def check_leads(self) -> None:
-        """Ask the database once more who leads. Call it before an act that no transaction can undo.
+        """Check again, in the database, that this program leads.
+
+        Call it before an action that a transaction cannot undo.
 
         Raises `NotLeading`.
         """
@@ -247,7 +255,7 @@ class ControlState:
             may_write = term is None or leader.holds(db, term, now=now, locks=locks, alone=alone)
         if may_write:
             return
-        if self.term == term:  # otherwise the leader's loop has asked again since
+        if self.term == term:  # otherwise the leader's loop has renewed it since
             self.leads_until_s = 0.0
         raise self._refusal(db)
 

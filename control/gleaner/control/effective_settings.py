@@ -1,4 +1,4 @@
-"""The settings in force, read with complaints that name file, line and key."""
+"""The settings in force. Error messages about them name the file, the line and the key."""
 
 import os
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ TABLES: dict[str, type[BaseModel]] = {
 
 
 def load_settings() -> Settings:
-    """Return the effective settings. Raises `InputError` that names file or variable, key and what was expected."""
+    """Return the effective settings. Raises `InputError` that names file or variable, key and the expected value."""
     file = settings_file()
     variables = settings_variables(os.environ)
     for (table, _key), variable in variables.items():
@@ -42,7 +42,7 @@ def settings_file() -> TomlFile:
 
 
 def settings_variables(environment: Mapping[str, str]) -> dict[tuple[str, str], str]:
-    """Return our variables by the table and key that they set. The agent's variables have a prefix of their own."""
+    """Return our variables by the table and key that they set. The agent's variables have a different prefix."""
     found: dict[tuple[str, str], str] = {}
     for variable in environment:
         table, separator, key = variable.upper().removeprefix(PREFIX).partition("__")
@@ -52,8 +52,10 @@ def settings_variables(environment: Mapping[str, str]) -> dict[tuple[str, str], 
 
 
 def _complaint(errors: list[ErrorDetails], file: TomlFile, variables: Mapping[tuple[str, str], str]) -> str:
-    """Return one line about the first error, which is in the variable that set the value, in the file, or in a table
-    that variables alone have set."""
+    """Return one line about the first error.
+
+    Its place is the variable that set the value, the file, or a table that only variables have set.
+    """
     path = tuple(str(part) for part in errors[0]["loc"])
     table = path[0] if path else ""
     own = sorted(variable for (known, _), variable in variables.items() if known == table)

@@ -1,4 +1,4 @@
-"""Slurm's short form of many host names. Pure."""
+"""Slurm's short notation for many host names. Pure."""
 
 import math
 import re
@@ -12,11 +12,11 @@ _LIST = re.compile(rf"{_WORD}(?:,{_WORD})*", re.ASCII)
 
 LONGEST_LIST = 10_000
 MOST_NAMES = 200_000
-"""No cluster has as many nodes."""
+"""No cluster has this many nodes."""
 
 
 def expanded(short: str) -> list[str]:
-    """Return the names in a list of Slurm's. Raises `ValueError` for a list that Slurm does not write.
+    """Return the names in a list in Slurm's notation. Raises `ValueError` for any other notation.
 
     >>> expanded("node[1-3,7],login"), expanded("r[1-2]n[08-09]"), expanded("")
     (['node1', 'node2', 'node3', 'node7', 'login'], ['r1n08', 'r1n09', 'r2n08', 'r2n09'], [])
@@ -30,7 +30,7 @@ def expanded(short: str) -> list[str]:
 
 
 def chosen(words: Sequence[str], *, at_most: int) -> tuple[str, ...]:
-    """Return the nodes that a person names, each once. Raises `ValueError`, in one line.
+    """Return the nodes that a person has named, each once. Raises `ValueError`, in one line.
 
     >>> chosen(["node[1-2]", "node2,login"], at_most=10)
     ('node1', 'node2', 'login')
@@ -49,7 +49,7 @@ def chosen(words: Sequence[str], *, at_most: int) -> tuple[str, ...]:
 
 
 def _size(word: str) -> int:
-    """Return how many names there are in a word."""
+    """Return the number of names in a word."""
     brackets = (ranges for _, ranges in _PART.findall(word) if ranges)
     return math.prod(max(1, sum(len(_span(span)) for span in ranges.split(","))) for ranges in brackets)
 
@@ -60,7 +60,7 @@ def _span(span: str) -> range:
 
 
 def _words(short: str) -> list[str]:
-    """Return the list's words: commas outside of brackets part them."""
+    """Return the words of the list, which are separated by the commas outside of brackets."""
     return [word for word in re.split(r",(?![^\[]*\])", short) if word]
 
 

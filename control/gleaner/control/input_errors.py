@@ -1,6 +1,6 @@
-"""Mistakes in what people write, each in one line: the place, what was expected, and what was found.
+"""Mistakes in users' input, each in one line with the place, the expected and the actual value.
 
-Settings, scenarios, campaign files and options all complain through this module.
+Settings, scenarios, campaign files and options use this module for all their error messages.
 """
 
 import difflib
@@ -21,7 +21,7 @@ RULES = {
     "[A-Za-z0-9._:/@-]": "must be an image's name: letters, digits, '.', '_', ':', '/', '@' and '-'",
     r"[^\x00]": "must not hold NUL characters",
 }
-"""The meaning of the patterns in `models.jobs`, by a part of each."""
+"""The meanings of the patterns in `models.jobs`, by a part of each pattern."""
 
 
 class InputError(Exception):
@@ -33,7 +33,7 @@ class InputError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TomlFile:
-    """A TOML file: its values, and its text, which tells the lines. `path` is None if there is no file."""
+    """A TOML file: its values, and its text, from which the lines are counted. `path` is None if there is no file."""
 
     path: Path | None
     text: str
@@ -46,9 +46,9 @@ class TomlFile:
 
 
 def read_text(path: Path, *, missing: str, unreadable: str) -> str:
-    """Return the text of a file, line ends as they are. Raises `InputError` that names the file.
+    """Return the text of a file with its original line ends. Raises `InputError` that names the file.
 
-    `missing` follows the name of a file that is not there, and `unreadable` the reason why a file cannot be read.
+    `missing` follows the name of a file that does not exist, and `unreadable` the reason why a file cannot be read.
     """
     try:
         return path.read_bytes().decode("utf-8")
@@ -67,17 +67,17 @@ def read_toml(path: Path | None, *, missing: str, unreadable: str = "") -> TomlF
     text = read_text(path, missing=missing, unreadable=unreadable)
     try:
         return TomlFile(path, text, tomllib.loads(text))
-    except (ValueError, RecursionError) as error:  # tomllib raises Python's own for a number of 5000 digits
+    except (ValueError, RecursionError) as error:  # tomllib raises Python's own error for a number of 5000 digits
         raise InputError(f"{path}: not valid TOML: {error}") from None
 
 
 def at_line(name: str, line: int) -> str:
-    """Return the place of a line, counted from 1, in the file that the writer calls `name`."""
+    """Return the place of a line, counted from 1, in the file that the user calls `name`."""
     return f"{name}, line {line}"
 
 
 def toml_line(text: str, key: Sequence[str]) -> int | None:
-    r"""Return the line of a key, or of the nearest table around it that is written; None if there is neither.
+    r"""Return the line of a key, or of the nearest surrounding table, or None if the text has neither.
 
     >>> toml_line("[rounds]\nlength_s = 5", ("rounds", "length_s")), toml_line("[rounds]", ("rounds", "length_s"))
     (2, 1)
@@ -87,7 +87,7 @@ def toml_line(text: str, key: Sequence[str]) -> int | None:
     found: int | None = None
     depth = 0
     header: tuple[str, ...] = ()
-    entries = Counter[tuple[str, ...]]()  # of arrays of tables, by the array's name
+    entries = Counter[tuple[str, ...]]()  # for arrays of tables, by the array's name
     for number, line in enumerate(text.split("\n"), start=1):
         written: tuple[str, ...] = ()
         if match := re.match(r"\s*\[{1,2}\s*([^\]]+?)\s*\]", line):
@@ -98,7 +98,7 @@ def toml_line(text: str, key: Sequence[str]) -> int | None:
                 written = header
         elif match := re.match(r"\s*([\w.\"' -]+?)\s*=", line):
             written = (*header, *_names(match.group(1)))
-        meets = min(len(written), len(key))  # a table within the table that is meant counts, too
+        meets = min(len(written), len(key))  # a table within the requested table counts as well
         if meets > depth and written[:meets] == tuple(key[:meets]):
             found, depth = number, meets
     return found
@@ -109,7 +109,7 @@ def _names(dotted: str) -> tuple[str, ...]:
 
 
 def one_line(text: str) -> str:
-    """Return the text without line ends and control characters, so that a message cannot drive the terminal."""
+    """Return the text without line ends and control characters, so that a message cannot control the terminal."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
@@ -125,7 +125,7 @@ def visible(text: str) -> str:
 
 
 def complaint(name: str, error: ErrorDetails) -> str:
-    """Return one line: what must hold for the value that the writer calls `name`, and what was found.
+    """Return one line with the condition for the value that the user calls `name`, and the actual value.
 
     >>> complaint("cpus", {"type": "greater_than_equal", "loc": ("cpus",), "msg": "Input should be ...",
     ...                    "input": -3, "ctx": {"ge": 1}})
@@ -138,8 +138,8 @@ def complaint(name: str, error: ErrorDetails) -> str:
 def table_complaint(model: type[BaseModel], error: ErrorDetails, *, place: str = "", option: str = "") -> str:
     """Return one line about a value in the tables that `model` describes.
 
-    `place` is the file and line, or the variable, in which the value was written. `option` is the option that set it,
-    in the place of the key.
+    `place` is the file and line, or the variable, that contains the value. If an option has set the value, `option` is
+    named instead of the key.
     """
     path = [str(part) for part in error["loc"] if part != "[key]"]
     if error["type"] == "extra_forbidden":
@@ -186,13 +186,13 @@ def _plain(number: float) -> str:
 
 
 def _found(value: object) -> str:
-    """Return `, found VALUE` for a value that is short enough to be shown, else nothing."""
+    """Return `, found VALUE` for a value that is short enough to be shown, otherwise ""."""
     shown = repr(value)
     return f", found {shown}" if isinstance(value, str | int | float | bool) and len(shown) <= 80 else ""
 
 
 def unknown_key(key: str, allowed: Iterable[str]) -> str:
-    """Return a line for an unknown key: the key that was probably meant, and all that are allowed."""
+    """Return a line for an unknown key, with the key that was probably meant and all allowed keys."""
     names = sorted(allowed)
     near = difflib.get_close_matches(key, names, n=1)
     meant = f", did you mean {near[0]!r}?" if near else ";"
@@ -200,7 +200,7 @@ def unknown_key(key: str, allowed: Iterable[str]) -> str:
 
 
 def known_keys(model: type[BaseModel], path: Sequence[object]) -> Iterable[str]:
-    """Return the keys that may stand in a table of the settings `model`, by the table's path.
+    """Return the allowed keys in a table of the settings `model`, by the table's path.
 
     >>> class Machine(BaseModel):
     ...     nodes: int
@@ -210,13 +210,13 @@ def known_keys(model: type[BaseModel], path: Sequence[object]) -> Iterable[str]:
     (['machines'], ['nodes'])
     """
     for part in path:
-        field = model.model_fields.get(str(part))  # None for the key of a map, or a number: its field came before
+        field = model.model_fields.get(str(part))  # None for the key of a map, or a number, whose field came before
         model = model if field is None else _model_in(field.annotation) or model
     return model.model_fields
 
 
 def _model_in(annotation: object) -> type[BaseModel] | None:
-    """Return the model that an annotation names, or that the annotated map or list holds."""
+    """Return the model that an annotation names, or the one in an annotated map or list."""
     if isinstance(annotation, type) and not get_args(annotation) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_model_in, get_args(annotation))), None)

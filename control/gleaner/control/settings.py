@@ -1,6 +1,7 @@
-"""Settings of the services and of the command line: a TOML file, then the environment on top.
+"""Settings of the services and of the command line, from a TOML file and from the environment, which overrides the
+file.
 
-The file is the one named by `GLEANER_SETTINGS`, else `/etc/gleaner/gleaner.toml` if it is there. A variable
+The file is the one that `GLEANER_SETTINGS` names, or otherwise `/etc/gleaner/gleaner.toml` if it exists. A variable
 `GLEANER_ROUNDS__LENGTH_S=600` sets `length_s` in the table `[rounds]`. An unknown key is an error.
 """
 
@@ -26,11 +27,11 @@ from gleaner.control.policy.rate_estimates import RateRules
 DAY_S = 24 * 3600.0
 SHORTEST_ROUND_S = 30
 LONGEST_CALL_S = DAY_S
-"""The longest time for which a call is waited for: the system's own waits end at 24 days."""
+"""The longest time limit for a call. The system's own limit is 24 days."""
 LARGEST_GIB = 10**9
-"""The largest size in GiB: its bytes are a number that every database can hold."""
+"""The largest size in GiB. Every database can store its number of bytes."""
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
-"""The hosts that only this machine reaches."""
+"""The hosts that only this machine can reach."""
 GroupName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 
@@ -41,39 +42,39 @@ class _Table(BaseModel):
 
 
 class QueueSettings(_Table):
-    """`[queue]`: the place of the queue, its time limits, and what is kept."""
+    """`[queue]`: the place of the queue, its time limits, and how long its records are kept."""
 
     url: str = "sqlite:////var/lib/gleaner/queue.db"
     """The database, as a URL of SQLAlchemy; `postgresql+psycopg://...` for PostgreSQL."""
     secret_key_file: Path = Path("/var/lib/gleaner/secrets.key")
     """The key that encrypts groups' secrets in the database: a file of the service account, mode 0600, on each machine
-    that runs control and on no node. `glean control prepare` makes it. A new key goes into a new first line."""
+    that runs control and on no node. `glean control prepare` creates it. A new key is added as the first line."""
     lease_s: float = Field(default=180, gt=0)
-    """The time for which a silent agent keeps its jobs. Longer where the network has long gaps."""
+    """The time for which a silent agent keeps its jobs. Choose a longer time if the network has long gaps."""
     heartbeat_s: float = Field(default=20, gt=0)
-    """An agent tells control this often that it is there."""
+    """The interval of an agent's heartbeats."""
     retries: int = Field(default=2, ge=0, le=100)
-    """The number of times that a job is started over after its own failure, unless the job says otherwise."""
+    """The number of times that a job is retried after its own failure, unless the job sets another number."""
     losses_until_held: int = Field(default=3, ge=1)
-    """A job that is lost together with its agent this often in a row, on different nodes, is held."""
+    """A job that is lost together with its agent this many times in a row, on different nodes, is held."""
     keep_days: int = Field(default=90, ge=1)
     """Lines that jobs have printed, and events, are removed this long after the jobs' end. Results stay. Agents that
-    never got a job are also removed. Shorter where the database grows too large."""
+    never got a job are also removed. Choose a shorter time if the database grows too large."""
     keep_decisions: int = Field(default=200_000, ge=1)
-    """The number of stored decisions that are kept. The oldest of more are removed, once an hour. Decisions older than
-    `keep_days` are always removed."""
+    """The number of stored decisions that are kept. If there are more, the oldest are removed, once an hour. Decisions
+    older than `keep_days` are always removed."""
     keep_decisions_mib: int = Field(default=2000, ge=1)
-    """The size of all stored decisions together, compressed as they are stored. The oldest of more are removed, too.
-    Larger where `glean why` is to reach back further."""
+    """The compressed size of all stored decisions together. If they are larger, the oldest are removed. Choose a larger
+    size if `glean why` is to cover a longer time."""
     log_lines_per_job: int = Field(default=1_000_000, ge=1)
     """The number of lines of a job's log that are kept. The oldest lines of a longer log are removed, once an hour."""
     log_mib_per_job: int = Field(default=64, ge=1)
-    """The size of a job's log that is kept. The oldest lines of a larger log are removed at once. Smaller where many
-    jobs print much: all of them may reach it."""
+    """The size of a job's log that is kept. The oldest lines of a larger log are removed at once. Choose a smaller size
+    if many jobs print much, because all of them may reach it."""
 
     @property
     def log_bytes_per_job(self) -> int:
-        """The size of a job's log that is kept, in bytes."""
+        """Return the size of a job's log that is kept, in bytes."""
         return self.log_mib_per_job * 2**20
 
     @model_validator(mode="after")
@@ -84,41 +85,43 @@ class QueueSettings(_Table):
 
 
 class RoundSettings(_Table):
-    """`[rounds]`: the instants at which agents end, and the number of agents."""
+    """`[rounds]`: the times at which agents end, and the number of agents."""
 
     length_s: float = Field(default=3600, ge=SHORTEST_ROUND_S)
-    """All agents end at multiples of this time since `origin_s`. Shorter where preemption is off and wide jobs wait;
-    longer where saving is slow."""
+    """All agents end at multiples of this time since `origin_s`. Choose a shorter time if preemption is off and wide
+    jobs wait, and a longer one if saving is slow."""
     origin_s: float = 0
     """The rounds are counted from this time, in seconds since the epoch."""
     synchronised: bool = True
-    """False gives every agent the full length from its own start (for comparison; regular jobs suffer)."""
+    """False gives every agent the full length from its own start. It is meant for comparisons, because regular jobs
+    suffer."""
     shortest_slice_s: float = Field(default=600, ge=5)
-    """The shortest time for which an agent is submitted. Unless it is set, it is half a round at most. Choose at
-    least ten times a save and a restore together."""
+    """The shortest time for which an agent is submitted. Unless it is set, it is at most half a round. Choose at least
+    ten times a save and a restore together."""
     agent_needs_s: float = Field(default=55, ge=0)
-    """The time that an agent needs to begin any job. No agent is submitted for less, either. It is the sum of the
-    agent's start (5 s), Slurm's KillWait (30 s), and two of the agents' own settings: `margin_s` (10 s; an agent sends
-    its last reports in it) and `shortest_slice_s`, of which 10 s are counted here. Unless it is set, it is half a
-    round at most."""
+    """The time that an agent needs to begin any job. No agent is submitted for a shorter time. It is the sum of the
+    agent's start (5 s), Slurm's KillWait (30 s), and two of the agents' own settings: `margin_s` (10 s, in which an
+    agent sends its last reports) and `shortest_slice_s`, of which 10 s are included here. Unless it is set, it is at
+    most half a round."""
     poll_s: float = Field(default=20, ge=1)
-    """One `sinfo` and one `squeue` this often. Not below 10 on a busy controller."""
+    """The interval of control's polls, each of which runs one `sinfo` and one `squeue`. On a busy controller, choose at
+    least 10."""
     pending_limit_s: float = Field(default=300, gt=0)
-    """Agents that Slurm has not started after this long are withdrawn, but for one. Then none is submitted for a while,
-    twice as long each time and 10 minutes at most, until Slurm starts an agent."""
+    """Agents that Slurm has not started after this long are withdrawn, except one. Then no agent is submitted for a
+    pause that doubles each time, up to 10 minutes, until Slurm starts an agent."""
     agents_at_most: int = Field(default=1000, ge=0)
-    """The most agents at one time. Begin with a few."""
+    """The greatest number of agents at one time. Begin with a few."""
     failures_until_excluded: int = Field(default=3, ge=1)
-    """A node on which agents fail this often in a row is excluded for an hour, twice as long each time, at most for a
-    day. Where agents end before anybody sees them at so
-    many looks in a row, wherever they begin, none is submitted for a while, of 10 minutes at most."""
+    """A node on which agents fail this many times in a row is excluded for an hour, and twice as long each further
+    time, up to a day. If agents end before any poll shows them, this many polls in a row and on any nodes, submissions
+    pause for up to 10 minutes."""
 
     @model_validator(mode="before")
     @classmethod
     def _half_a_round_at_most(cls, given: object) -> object:
-        """Return the settings, with those that are not set fitted to the rounds' length.
+        """Return the settings with the missing ones adapted to the length of the rounds.
 
-        An admin who sets short rounds need not know of the other settings.
+        An admin who sets short rounds does not need to know the other settings.
         """
         if not isinstance(given, Mapping):
             return given
@@ -140,27 +143,28 @@ class RoundSettings(_Table):
 
     @property
     def longest_s(self) -> float:
-        """The longest time that a job can count on having on one agent; that may start a tenth of a round late."""
+        """Return the longest time that a job can be sure to have on one agent, which may start a tenth of a round
+        late."""
         return 0.9 * self.length_s - self.agent_needs_s
 
     @property
     def least_slice_s(self) -> float:
-        """The shortest time for which an agent is submitted. With less, it would begin no job, or none worth it."""
+        """Return the shortest time for which an agent is submitted. With less time, it could not begin a useful job."""
         return max(self.shortest_slice_s, self.agent_needs_s)
 
 
 class RateSettings(_Table):
-    """`[rates]`: what control learns from agents that were lost."""
+    """`[rates]`: estimates from agents that were lost."""
 
     half_life_days: float = Field(default=60, gt=0)
-    """An agent that was lost, or that lasted, counts half after so many days."""
+    """The half-life, in days, of the record of an agent that was lost or that lasted."""
     assumed_mtbf_days: float = Field(default=30, gt=0)
-    """The assumed mean time for which a node's agents last without being lost. It counts while little was seen. Shorter
-    where nodes die often: it sets how often long rounds save."""
+    """The assumed mean time for which a node's agents last without being lost, as long as there are few observations.
+    It determines how often long rounds save. Choose a shorter time if nodes fail often."""
 
     @property
     def rules(self) -> RateRules:
-        """The settings as a decision takes them."""
+        """Return the settings in the form that a decision takes."""
         return RateRules(self.half_life_days * DAY_S, self.assumed_mtbf_days * DAY_S)
 
 
@@ -168,10 +172,10 @@ class HistorySettings(_Table):
     """`[history]`: the history of node time, from which the page and `glean report` are made."""
 
     keep_days: int = Field(default=1100, ge=40)
-    """Hours of node time are kept this long. Ten minutes are kept for 16 days, minutes for two."""
+    """Hours of node time are kept this long. Steps of ten minutes are kept for 16 days, and minutes for two."""
     watts_per_core: float | None = Field(default=None, gt=0, le=MOST)
-    """The power that a core takes while it computes, over what it takes while it is idle. With it, the report estimates
-    the energy that jobs have taken."""
+    """The additional power of a core while it computes, compared with an idle core. With it, the report estimates the
+    energy that jobs have used."""
 
 
 PerCent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
@@ -179,9 +183,9 @@ Factor = Annotated[float, Field(gt=0, le=MOST, allow_inf_nan=False)]
 
 
 def _at_most_all(entitled: Mapping[str, float], or_else: str) -> None:
-    """Raise `ValueError` if the parts are more than 100 % together, with an allowance for rounding.
+    """Raise `ValueError` if the parts exceed 100 % together, with an allowance for rounding.
 
-    `or_else` is the end of the error's line.
+    `or_else` is the end of the error message.
     """
     given = math.fsum(entitled.values())
     if given > 100 + 1e-9:
@@ -192,14 +196,14 @@ class GroupSettings(_Table):
     """`[groups]`: the part of the cores of all live agents that each group is entitled to."""
 
     entitled: dict[str, PerCent] = {}
-    """Per cent by group. A group that holds less than its part goes before groups that hold theirs."""
+    """The percentage of each group. A group that holds less than its part comes before groups that hold theirs."""
     multiplier: dict[str, Factor] = {}
-    """A group's target is its part times this factor; 1 for a group that is not named."""
+    """A group's target is its part times this factor, which is 1 for a group that is not named."""
     others: Literal["equal", "none"] = "equal"
-    """The part that is not given to named groups. `equal`: the other groups that have jobs share it equally. `none`:
-    the other groups get only what no group below its target asks for."""
+    """The part that is not assigned to named groups. `equal`: the other groups that have jobs share it equally. `none`:
+    the other groups get only the cores that no group below its target requests."""
     from_slurm: bool = False
-    """Take the groups' parts from the shares of Slurm's accounts of the same names. Of use where groups are
+    """Take the groups' parts from the shares of Slurm's accounts with the same names. This is useful if the groups are
     Slurm's accounts."""
 
     @model_validator(mode="after")
@@ -211,7 +215,7 @@ class GroupSettings(_Table):
 
     @property
     def rules(self) -> ShareRules:
-        """The settings as a decision takes them."""
+        """Return the settings in the form that a decision takes."""
         return ShareRules(self.entitled, self.multiplier, self.others == "equal")
 
 
@@ -219,17 +223,17 @@ class MigrationSettings(_Table):
     """`[migration]`: migrations of jobs from one agent to another in the background, and the time for any migration."""
 
     policy: Literal["none", "compaction", "priorities"] = "none"
-    """`compaction`: empty the partly used agents, so that their nodes are free again before the boundary.
-    `priorities`: migrate jobs to the preferred nodes."""
+    """`compaction`: empty the partly used agents, so that their nodes are free again before the boundary. `priorities`:
+    migrate jobs to the preferred nodes."""
     prefer: tuple[str, ...] = ()
-    """Nodes, as in `node[1-8]`, the most preferred first; all others come last."""
+    """Nodes, as in `node[1-8]`, the most preferred first. All others come last."""
     every_s: float = Field(default=30, ge=1)
-    """The background migrates at most one job in this time, and none while any job waits."""
+    """At most one job is migrated in the background in this time, and none while any job waits."""
     patience_s: float = Field(default=120, ge=10)
-    """The time that a migration may take. A job that is not saved by then stays where it is. A job that was saved for a
-    certain node, and that no agent there has claimed by then, may go on anywhere. Longer where saving is slow."""
+    """The time that a migration can take. A job that is not saved by then stays where it is. A job that was saved for a
+    certain node, but not claimed there in time, can continue anywhere. Choose a longer time if saving is slow."""
     assumed_s: float = Field(default=60, gt=0)
-    """The assumed time to save and restore a job, where nothing was measured."""
+    """The assumed time to save and restore a job without measurements."""
 
     @field_validator("prefer")
     @classmethod
@@ -251,29 +255,31 @@ class EntitlementSettings(_Table):
     """
 
     mode: Literal["off", "dry-run", "on"] = "off"
-    """`dry-run`: everything is decided and logged, and nothing is done."""
+    """With `dry-run`, everything is decided and logged, but not carried out."""
     partitions: tuple[str, ...] = ()
-    """The owners' partitions: their jobs are held until control releases them. The agents' is none of them."""
+    """The owners' partitions, whose jobs are held until control releases them. They do not include the agents'
+    partition."""
     entitled: dict[str, PerCent] = {}
-    """Per cent of the partitions' CPUs, by Slurm account. The jobs of other accounts run on what is idle."""
+    """The percentage of the partitions' CPUs, by Slurm account. The jobs of other accounts run on idle CPUs."""
     quantum_s: float = Field(default=1800, ge=0)
     """The time that a job runs before it is among the first to be preempted."""
     quantum_protects: bool = False
-    """True: a job is not preempted at all before that. There are fewer saves, and an owner may wait for a quantum."""
+    """True: a job is not preempted at all before that time. This causes fewer saves, but an owner may wait for a
+    quantum."""
     grace_s: float = Field(default=120, ge=5)
-    """The time that a preempted job has to be gone. A job that is not gone by then is left alone for `retry_s`."""
+    """The time within which a preempted job must leave. A job that stays longer is left alone for `retry_s`."""
     retry_s: float = Field(default=3600, gt=0)
-    """The time after which a job that did not go may be told again."""
+    """The time after which a job that did not leave may be told again."""
     saves_per_hour_at_most: int = Field(default=60, ge=0)
-    """The most of the owners' jobs that are preempted in an hour. Agents do not count."""
+    """The greatest number of owners' jobs that are preempted in an hour. Agents do not count."""
     settle_s: float = Field(default=20, gt=0)
-    """A job that was released for what is idle, and has not started after this long, is taken to need a single node."""
+    """A job that was released onto idle CPUs, and has not started after this long, is assumed to need a single node."""
     poll_s: float = Field(default=5, ge=1)
-    """Control looks at the owners' jobs this often."""
+    """The interval in which control reads the owners' jobs from Slurm."""
     slurm_admin_socket: Path = Path("/run/gleaner/slurm-admin.sock")
     """The socket of the Slurm admin service."""
     slurm_admin_timeout_s: float = Field(default=30, gt=0, le=LONGEST_CALL_S)
-    """The time for one request to the Slurm admin service."""
+    """The time limit for one request to the Slurm admin service."""
 
     @model_validator(mode="after")
     def _has_partitions(self) -> Self:
@@ -287,50 +293,50 @@ class ClusterSettings(_Table):
     """`[cluster]`: the scheduler, and how agents are submitted to it."""
 
     backend: Literal["slurm", "pyslurm", "auto", "local"] = "local"
-    """`slurm`: by Slurm's programs. `pyslurm`: through PySlurm. `auto`: through PySlurm if it can be used when control
-    starts, else by Slurm's programs. `local`: agents are processes of this machine."""
+    """`slurm`: by Slurm's programs. `pyslurm`: through PySlurm. `auto`: through PySlurm if it is usable when control
+    starts, otherwise by Slurm's programs. `local`: agents are processes of this machine."""
     pyslurm_python: Path | None = None
-    """The Python that PySlurm is installed for; this program's own Python by default."""
+    """The Python for which PySlurm is installed. The default is this program's own Python."""
     partition: str = "gleaner"
     """The agents' partition."""
     account: str | None = None
-    """The agents' account; Slurm's default by default."""
+    """The agents' account. The default is Slurm's default."""
     qos: str | None = None
-    """The agents' QOS; Slurm's default by default."""
+    """The agents' QOS. The default is Slurm's default."""
     timeout_s: float = Field(default=30, gt=0, le=LONGEST_CALL_S)
-    """The time for one call of a Slurm program, or of PySlurm."""
+    """The time limit for one call of a Slurm program, or of PySlurm."""
     submits_per_s: float = Field(default=2, gt=0)
-    """The most submissions in a second."""
+    """The greatest number of submissions in a second."""
     agent_command: tuple[str, ...] = Field(default=("glean-agent",), min_length=1)
-    """The agent program, as a node finds it."""
+    """The agent program's path on a node."""
     agent_settings: Path = Path("/etc/gleaner/agent.toml")
     """The agent's settings file on the node."""
     agent_logs: Path = Path("/var/lib/gleaner/work")
-    """A folder on the nodes' own disks for what agents print. When an agent ends, its file goes to `agents` in the
-    storage. Slurm's own processes hold the file open: if the file were on a storage that hangs, these processes would
-    never end, and Slurm would drain the node."""
+    """A folder on the nodes' own disks for the output of agents. When an agent ends, its file is copied to `agents` in
+    the storage. Slurm's own processes keep the file open. If the file were on a storage that hangs, these processes
+    would never end, and Slurm would drain the node."""
     local_agents: int = Field(default=1, ge=0)
-    """The `local` backend's number of pretended nodes on this machine."""
+    """The number of simulated nodes on this machine, for the `local` backend."""
 
 
 class ApiSettings(_Table):
-    """`[api]`: the addresses at which control listens, and the limits on connections."""
+    """`[api]`: the addresses on which control listens, and the limits on connections."""
 
     host: str = "127.0.0.1"
-    """The address at which control listens. Any but this machine's own needs TLS."""
+    """The address on which control listens. Any address except this machine's own needs TLS."""
     port: int = Field(default=8642, ge=0, le=65535)
-    """The people's door: the port for users, admins and the page."""
+    """The people's port, for users, admins and the page."""
     agents_port: int = Field(default=8643, ge=0, le=65535)
-    """The agents' door: the port for agents, in a process that people cannot slow down."""
+    """The agents' port, served by a process that people cannot slow down."""
     proxies: tuple[str, ...] = ()
-    """The addresses of proxies in front of control. What they say of a caller's address is believed, and nobody
-    else's word."""
+    """The addresses of proxies in front of control. A caller's address is taken from these proxies only."""
     certificate: Path | None = None
     """The certificate for TLS, with the chain to its authority (PEM)."""
     key: Path | None = None
     """The certificate's key (PEM), mode 0600."""
     connections_at_most: int = Field(default=2000, ge=10)
-    """The most connections to each door at one time. For a further one, the one that is idle longest is closed."""
+    """The greatest number of connections to each port at one time. For each further one, the connection that has been
+    idle longest is closed."""
 
     @model_validator(mode="after")
     def _no_plain_text_off_this_machine(self) -> Self:
@@ -344,38 +350,39 @@ class ApiSettings(_Table):
 
 
 class AuditSettings(_Table):
-    """`[audit]`: one line of JSON for each write that was asked for, refused ones included."""
+    """`[audit]`: one line of JSON for each write request, including refused ones."""
 
     file: Path | None = None
     """The file for the lines. None: they go to control's own log."""
     largest_mib: int = Field(default=64, ge=1)
-    """A file that is larger is renamed to `FILE.1`, `FILE.1` to `FILE.2`, and so on."""
+    """The size at which the file is renamed to `FILE.1`, `FILE.1` to `FILE.2`, and so on."""
     keep: int = Field(default=8, ge=1, le=1000)
-    """The most renamed files that are kept."""
+    """The greatest number of renamed files that are kept."""
     agents: bool = False
-    """If True, agents' requests have lines too: claims, heartbeats and reports. Jobs' events tell what came of them."""
+    """True: agents' requests also get lines (claims, heartbeats and reports). Jobs' events show their results in any
+    case."""
 
 
 class LogSettings(_Table):
     """`[log]`: control's own log, on its error output."""
 
     format: Literal["text", "json"] = "text"
-    """`text` is for people; `json` is an object a line, for programs that collect logs."""
+    """`text` is for people. `json` is one object on each line, for programs that collect logs."""
 
 
 class Quota(_Table):
-    """The most that a group or a user may have. None: as much as there is."""
+    """The limits of a group or a user. None: there is no limit."""
 
     jobs: int | None = Field(default=None, ge=0, le=MOST)
     """Jobs that have not ended."""
     cores: int | None = Field(default=None, ge=0, le=MOST)
-    """Cores of running jobs. At the quota, running jobs go on, and no further job is started."""
+    """Cores of running jobs. At the quota, running jobs continue, but no further job starts."""
     stored_gib: float | None = Field(default=None, ge=0, le=LARGEST_GIB)
     """The size of checkpoints and outputs. Above the quota, no new job is submitted or started. Jobs that have begun
-    are saved and go on."""
+    are saved and continue."""
 
     def limits(self, *, is_of_user: bool = False) -> tuple[Limit, ...]:
-        """Return the quota as a decision takes it."""
+        """Return the quota in the form that a decision takes."""
         stored_bytes = None if self.stored_gib is None else int(self.stored_gib * GIB)
         most = {Quantity.JOBS: self.jobs, Quantity.CORES: self.cores, Quantity.STORED: stored_bytes}
         return tuple(Limit(of, limit, is_of_user) for of, limit in most.items() if limit is not None)
@@ -392,26 +399,26 @@ class GroupQuota(Quota):
 
     jobs: int | None = Field(default=1_000_000, ge=0, le=MOST)
     sizes: int | None = Field(default=256, ge=1, le=MOST)
-    """Different sizes (cores and memory) of jobs that have not ended. Each claim looks at every size that waits."""
+    """Different sizes (cores and memory) of unended jobs. Each claim examines every size that waits."""
     user: UserQuota = UserQuota()
 
     @property
     def all_limits(self) -> tuple[Limit, ...]:
-        """The quota as a decision takes it."""
+        """Return the quotas in the form that a decision takes."""
         sizes = () if self.sizes is None else (Limit(Quantity.SIZES, self.sizes),)
         return (*self.limits(), *self.user.limits(is_of_user=True), *sizes)
 
 
 class QuotaSettings(_Table):
-    """`[quotas]`: the most that groups and their users may have at once."""
+    """`[quotas]`: the limits of groups and their users."""
 
     default: GroupQuota = GroupQuota()
     group: dict[GroupName, GroupQuota] = {}
-    """The quota of a group by its name. It replaces the default as a whole."""
+    """The quota of a group by its name. It replaces all defaults."""
 
     @property
     def rules(self) -> QuotaRules:
-        """The quotas as a decision takes them."""
+        """Return the quotas in the form that a decision takes."""
         groups = {name: quota.all_limits for name, quota in self.group.items()}
         return QuotaRules(self.default.all_limits, groups)
 
@@ -422,29 +429,29 @@ class _StoreSettings(_Table):
 
     @property
     def largest_bytes(self) -> int:
-        """The size of one thing, in bytes."""
+        """Return the size of one thing, in bytes."""
         return int(self.largest_gib * GIB)
 
     @property
     def group_bytes(self) -> int:
-        """The size of all things of a group, in bytes."""
+        """Return the size of all things of a group, in bytes."""
         return int(self.group_gib * GIB)
 
 
 class ImageSettings(_StoreSettings):
-    """`[images]`: the container images that groups push by themselves."""
+    """`[images]`: the container images that groups push themselves."""
 
     push: bool = True
-    """False: nobody may push an image. Those that are there stay."""
+    """False: images cannot be pushed. Existing images stay."""
     registries: tuple[str, ...] = ()
-    """Patterns like those of the agents' `images_allowed`: which images `glean image push NAME docker://...` fetches
-    from registries. This tells users where images should come from; who fetches an image with other tools can still
-    push the file."""
+    """Patterns like those of the agents' `images_allowed`, for the images that `glean image push NAME docker://...`
+    fetches from registries. They show users where images should come from. A user who fetches an image with other tools
+    can still push the file."""
     largest_gib: float = Field(default=20, gt=0, le=195)
-    """The size of one image, all its layers uncompressed."""
+    """The size of one image with all its layers uncompressed."""
     group_gib: float = Field(default=100, ge=0, le=LARGEST_GIB)
-    """The size of all images of a group together, with those that only its unended jobs need and those that are being
-    sent. What two names mean counts once."""
+    """The size of all images of a group together, including those that only its unended jobs need and those that are
+    being sent. An image with two names counts once."""
 
 
 class InputSettings(_StoreSettings):
@@ -453,13 +460,13 @@ class InputSettings(_StoreSettings):
     largest_gib: float = Field(default=20, gt=0, le=195)
     """The size of one file or folder."""
     group_gib: float = Field(default=100, ge=0, le=LARGEST_GIB)
-    """The size of all inputs of a group together, with those that are being sent. What has the same content counts
-    once. 0: there are none."""
+    """The size of all inputs of a group together, including those that are being sent. Equal contents count once. 0:
+    inputs are off."""
     keep_days: float = Field(default=7, ge=0, le=MOST)
     """An input that no unended job needs is removed this long after its last use."""
     mounts: tuple[str, ...] = ()
-    """The folders of the nodes that jobs may mount, read-only, each at its own path: a software tree, calibration data.
-    Each node has its own list, too (`mounts` in `/etc/gleaner/privileged.json`)."""
+    """The folders of the nodes that jobs can mount, read-only, each at its own path, such as a software tree or
+    calibration data. Each node also has its own list (`mounts` in `/etc/gleaner/privileged.json`)."""
 
     @field_validator("mounts")
     @classmethod
@@ -470,14 +477,14 @@ class InputSettings(_StoreSettings):
         return folders
 
     urls: tuple[str, ...] = ()
-    """The beginnings of URLs from which agents may fetch inputs, like `https://data.example.org/pub/`,
-    `https://*.example.org/`, `s3://bucket/` of Amazon's, `s3://s3.example.org/bucket/`,
-    `root://eos.example.org//eos/atlas/` of XRootD, `roots://...` of XRootD over TLS, or `file:///data/public/`.
-    Empty: no URL is an input. [Who checks redirects](storage.md#who-enforces-which-rule)."""
+    """The beginnings of URLs from which agents can fetch inputs, for example `https://data.example.org/pub/`,
+    `https://*.example.org/`, `s3://bucket/` (Amazon), `s3://s3.example.org/bucket/`,
+    `root://eos.example.org//eos/atlas/` (XRootD), `roots://...` (XRootD over TLS), or `file:///data/public/`. Empty:
+    URLs are not allowed as inputs. [Who checks redirects](storage.md#who-enforces-which-rule)."""
     fetch_s: float = Field(default=3600, gt=0, le=LONGEST_CALL_S)
     """The longest time to fetch one URL."""
     silent_s: float = Field(default=60, gt=0, le=LONGEST_CALL_S)
-    """A server that sends nothing for so long is given up; the job waits, and is tried again."""
+    """A server that sends nothing for this long is given up. The job waits, and is tried again."""
 
     @field_validator("urls")
     @classmethod
@@ -488,7 +495,7 @@ class InputSettings(_StoreSettings):
 
     @property
     def fetch_rules(self) -> FetchRules:
-        """The settings as an agent takes them."""
+        """Return the settings in the form that an agent takes."""
         return FetchRules(
             allowed=self.urls, largest_bytes=self.largest_bytes, total_s=self.fetch_s, silent_s=self.silent_s
         )
@@ -508,16 +515,16 @@ class OutputSettings(_Table):
     """`[outputs]`: the targets to which agents deliver results."""
 
     urls: tuple[str, ...] = ()
-    """The beginnings of the targets that jobs may name, like `file:///data/results/{group}/`,
-    `https://dav.example.org/{group}/` or `s3://s3.example.org/results/{group}/`. Each has `{group}`
-    once, as the whole name of a folder: the name of the job's group. So no group overwrites what another one has. A
-    folder is there on all nodes, and belongs to the agents' user alone. Empty: nothing is delivered."""
+    """The beginnings of the targets that jobs can name, such as `file:///data/results/{group}/`,
+    `https://dav.example.org/{group}/` or `s3://s3.example.org/results/{group}/`. Each contains `{group}` once, as the
+    whole name of a folder, in place of the name of the job's group. So groups cannot overwrite each other's results. A
+    `file` folder exists on all nodes, and belongs to the agents' user alone. Empty: results are not delivered."""
     deliver_s: float = Field(default=3600, gt=0, le=LONGEST_CALL_S)
     """The longest time to deliver one result."""
     silent_s: float = Field(default=60, gt=0, le=LONGEST_CALL_S)
-    """A target that takes nothing for so long is given up for a while."""
+    """A target that accepts nothing for this long is given up for a while."""
     tries: int = Field(default=20, ge=1, le=1000)
-    """After so many failures a delivery is given up. The pause between two tries grows up to ten minutes."""
+    """After this number of failures a delivery is given up. The pause between two tries grows up to ten minutes."""
 
     @field_validator("urls")
     @classmethod
@@ -538,7 +545,7 @@ class MungeRule(_Table):
     user: UnixName | None = None
     unix_group: UnixName | None = None
     role: Literal["user", "manager", "admin", "metrics"] = "user"
-    """`manager`: a user who may change all jobs of the group."""
+    """`manager`: a user who is allowed to change all jobs of the group."""
     group: GroupName | None = None
 
     @model_validator(mode="after")
@@ -551,39 +558,39 @@ class MungeRule(_Table):
 
 
 class MungeSettings(_Table):
-    """`[munge]`: users of the cluster who need no token, because munge says who they are.
+    """`[munge]`: users of the cluster who need no token, because munge identifies them.
 
-    Root of any node that has the cluster's munge key can be any user: admit admins here only if that is acceptable.
+    Root of any node that has the cluster's munge key can act as any user. Admit admins here only if that is acceptable.
     """
 
     allow: tuple[MungeRule, ...] = ()
-    """The rules; the first that fits counts. Without a rule everybody needs a token."""
+    """The rules, of which the first that applies is used. Without a rule every user needs a token."""
     socket: Path | None = None
-    """The socket of munged, if it is not where munge looks for it."""
+    """The socket of munged, if it is not at munge's default path."""
     timeout_s: float = Field(default=5, gt=0, le=3600)
-    """The time for one call of a munge program."""
+    """The time limit for one call of a munge program."""
 
 
 class StorageSettings(_Table):
     """`[storage]`: the folder that control and all nodes share."""
 
     folder: Path = Path("/var/lib/gleaner/storage")
-    """The folder, at the same path everywhere. It belongs to the service account alone."""
+    """The folder, at the same path everywhere. Only the service account owns it."""
 
 
 class ClientSettings(_Table):
-    """`[client]`: control's address for the command line, and the proof of who asks."""
+    """`[client]`: control's address for the command line, and the user's proof of identity."""
 
     url: Addresses = ("http://127.0.0.1:8642",)
-    """The addresses of control, one for each control program. When one does not answer, the next is asked."""
+    """The addresses of control, one for each control program. If one does not answer, the next is tried."""
     token_file: Path = Path("~/.config/gleaner/token")
     """The file with the token, mode 0600."""
     ca_file: Path | None = None
     """The certificate authority of control's certificate, if the system does not trust it."""
     timeout_s: float = Field(default=30, gt=0, le=LONGEST_CALL_S)
-    """The time for one request."""
+    """The time limit for one request."""
     proof: Literal["auto", "token", "munge"] = "auto"
-    """The proof of who asks, for `glean`. `auto`: the token if its file is there, else munge if munge runs here."""
+    """The proof of identity for `glean`. `auto`: the token if its file exists, otherwise munge if it runs here."""
     munge_socket: Path = Path("/run/munge/munge.socket.2")
     """The socket of munged."""
 
@@ -621,6 +628,6 @@ class Settings(FileSettings):
         for setting, folders in {"[inputs] mounts": self.inputs.mounts, "[outputs] urls": targets}.items():
             if why := mount_folders.conflict(folders, [str(self.storage.folder), str(self.cluster.agent_logs)]):
                 raise ValueError(f"{setting}: {why}")
-        if why := mount_folders.conflict(self.inputs.mounts, targets):  # jobs and agents are one account
+        if why := mount_folders.conflict(self.inputs.mounts, targets):  # jobs and agents use one account
             raise ValueError(f"[inputs] mounts: {why}, which has the results of other groups")
         return self

@@ -1,7 +1,7 @@
 """The life of a job: its four states, its three outcomes, and every transition between the states.
 
-This module knows no table and no HTTP. `queue.transitions` guards its SQL by this module, the tests walk through
-it, and the picture in the docs is drawn from it. A transition that is not here cannot happen.
+This module contains no table and no HTTP. `queue.transitions` uses it to guard its SQL, the tests use it to walk
+through all states, and the picture in the docs is drawn from it. A transition that is missing here cannot happen.
 """
 
 from enum import Enum, StrEnum
@@ -26,46 +26,47 @@ class Outcome(StrEnum):
 
 
 WAITING = frozenset({State.NEW, State.SAVED})
-"""The states from which an agent may claim a job that is not held."""
+"""The states from which an agent can claim a job that is not held."""
 
 
 class Transition(Enum):
-    """One change of a job's state: the states that it may leave, and the state that it reaches.
+    """One change of a job's state: its possible source states, and its target state.
 
-    `SAVE`, `SUCCEED`, `FAIL`, `RETRY` and `CHECKPOINT_TO_SAVED` may leave a waiting state: an attempt that was given
-    up as lost stays the current attempt until the next claim, and its report counts however late the report comes.
-    `queue.transitions` lets only such an attempt through. An older attempt is refused whatever the state.
+    `SAVE`, `SUCCEED`, `FAIL`, `RETRY` and `CHECKPOINT_TO_SAVED` can leave a waiting state, because an attempt that was
+    given up as lost stays the current attempt until the next claim. Until then its report counts, however late it
+    comes. `queue.transitions` accepts only such an attempt. An older attempt is refused in every state.
     """
 
     CLAIM = (WAITING, State.RUNNING)
     """An agent takes the job; a new attempt begins."""
     SAVE = (WAITING | {State.RUNNING}, State.SAVED)
-    """The attempt ended with a whole checkpoint."""
+    """The attempt ended with a complete checkpoint."""
     CHECKPOINT = ({State.RUNNING}, State.RUNNING)
-    """The attempt published a whole checkpoint and goes on."""
+    """The attempt published a complete checkpoint and continues."""
     CHECKPOINT_TO_SAVED = (WAITING, State.SAVED)
-    """An attempt that was given up as lost published a whole checkpoint. It stays given up until it is heard again."""
+    """An attempt that was given up as lost published a complete checkpoint. It stays given up until it reports
+    again."""
     SUCCEED = (WAITING | {State.RUNNING}, State.COMPLETE)
     """The workload exited with 0."""
     FAIL = (WAITING | {State.RUNNING}, State.COMPLETE)
-    """The workload failed by itself, and no retry is left or would help."""
+    """The workload itself failed, and a retry is impossible or useless."""
     RETRY = (WAITING | {State.RUNNING}, State.NEW)
-    """The workload failed by itself, and the job starts over."""
+    """The workload itself failed, and the job is tried again."""
     LOSE_TO_SAVED = ({State.RUNNING}, State.SAVED)
-    """The agent fell silent, or returned the job, and a whole checkpoint is left."""
+    """The agent fell silent or returned the job, which has a complete checkpoint."""
     LOSE_TO_NEW = ({State.RUNNING}, State.NEW)
-    """The agent fell silent, or returned the job, and there is no checkpoint."""
+    """The agent fell silent or returned the job, which has no checkpoint."""
     REVIVE = (WAITING, State.RUNNING)
-    """An attempt that was given up as lost turns out to live, and nobody has claimed the job since."""
+    """An attempt that was given up as lost is still alive, and the job has not been claimed since."""
     START_OVER = ({State.SAVED}, State.NEW)
-    """None of the job's checkpoints is whole."""
+    """None of the job's checkpoints is usable."""
     CANCEL = ({State.NEW, State.RUNNING, State.SAVED}, State.COMPLETE)
-    """The job's owner, or somebody else who may do so, has cancelled the job."""
+    """The job was cancelled by its owner or by another user with the right to do so."""
 
     def __new__(cls, *_transition: object) -> Self:
-        """Make a member with a number as its value.
+        """Create a member with a number as its value.
 
-        Several transitions have the same sources and the same target, and Enum makes one member of equal values.
+        Several transitions have the same sources and the same target, and Enum would merge members with equal values.
         """
         member = object.__new__(cls)
         member._value_ = len(cls.__members__)
