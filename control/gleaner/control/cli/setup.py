@@ -199,7 +199,7 @@ def _wanted(machine: "TargetMachine", answers: "Answers") -> "tuple[dict[str, di
 
 
 def _slurm_lines(machine: "TargetMachine", role: Role, given: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the lines for Slurm, or their changes. Raises `CliError` on a machine without Slurm."""
+    """Return the lines for Slurm, or the changes that they would make. Raises `CliError` on a machine without Slurm."""
     from gleaner.control.setup import slurm_lines
     from gleaner.control.setup.own_files import read
 

@@ -3,7 +3,7 @@
 A program that begins to lead gets an *epoch*, a number higher than that of every earlier leader. The leader names its
 epoch at the beginning of each transaction that writes (`holds`). A program that was stopped, or that waited longer than
 its term, learns from this check that it no longer leads. On PostgreSQL the check also keeps other programs from taking
-over until the transaction has ended. On SQLite the transaction has the database for itself anyway. The epoch is also
+over until the transaction has ended. On SQLite the transaction has the database to itself anyway. The epoch is also
 sent to Slurm's side, see `slurm_admin`.
 
 All times come from the database's clock, so that the clocks of the machines do not matter. A new epoch is the time in
