@@ -3,8 +3,11 @@
 # shellcheck shell=bash
 
 work=$data_dir/build
-python_version=3.13 # Debian 13's
-site_packages=lib/python$python_version/site-packages
+use_python() { # use_python VERSION: the target's
+    python_version=$1
+    site_packages=lib/python$1/site-packages
+}
+use_python 3.13 # Debian 13's
 
 failed() { tail -n 25 "$log" >&2; die "$1; all of it in $log"; }
 
@@ -59,7 +62,7 @@ unpack() {
 # packages LOCKFILE TARGET: what the lock file names, unpacked once and kept.
 packages() {
     local cache
-    cache=$work/packages/$(sha256sum <"$1" | cut -c1-24)
+    cache=$work/packages/$(sha256sum <"$1" | cut -c1-24)-$python_version
     if [ ! -e "$cache/.whole" ]; then
         rm -rf "$cache"
         unpack "$cache/packages" --require-hashes -r "$1" || failed "the packages of ${1##*/} could not be fetched"
@@ -78,9 +81,9 @@ one_line_each() { sed -z 's/ *\\\n */ /g' "$repo_dir/locks/$1.lock" | sort; }
 # own: the project itself as it lies below / of an image, made once and kept; prints where.
 own() {
     local cache
-    cache=$work/own/$(cd "$repo_dir" && digest_of control agent pyproject.toml hatch_build.py README.md LICENSE)
+    cache=$work/own-$python_version/$(cd "$repo_dir" && digest_of control agent pyproject.toml hatch_build.py README.md LICENSE)
     if [ ! -e "$cache/.whole" ]; then
-        rm -rf "$work/own"
+        rm -rf "$work/own-$python_version"
         { tool uv build --wheel -o "$cache" "$repo_dir" || tool pip wheel --no-deps -w "$cache" "$repo_dir"; } &&
             unpack "$cache/root/opt/gleaner" "$cache"/*.whl || failed "the project's wheel could not be made"
         mkdir -p "$cache/root/usr/local/bin"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Build the images, each after those that it stands on: build.sh [--only NAME]
+# Build the images, each after those that it stands on: build.sh [--suite SUITE] [--only NAME]
 #
 #   debian:trixie-slim (base)
 #     python                        Python
@@ -9,21 +9,27 @@
 #           bench                   on node; only with --only
 #     slurm-lab, slurm-pyslurm      only with --only
 #
+# Another suite of Debian, `testing` for example, gives images of that tag: for the tests, a node alone.
+#
 # An image carries the digest of all that went into it as a label; the same digest again is not built again.
 set -euo pipefail
 . "$(dirname "$0")/../deploy/lib.sh"
 . "$repo_dir/deploy/python-tree.sh"
 
-base=debian:trixie-slim
-tag=demo
+suite=trixie tag=demo
+if [ "${1:-}" = --suite ]; then
+    suite=${2:?} tag=$2
+    shift 2
+fi
+base=debian:$suite-slim
 images_dir=$repo_dir/images
 log=$work/build.log
 umask 022 # modes go into the images
 
 build_base() {
-    if docker image inspect $base >/dev/null 2>&1; then
+    if docker image inspect "$base" >/dev/null 2>&1; then
         say "image base: present"
-    elif timeout 60 docker pull -q $base >>"$log" 2>&1; then
+    elif timeout 60 docker pull -q "$base" >>"$log" 2>&1; then
         say "image base: pulled"
     else
         command -v mmdebstrap >/dev/null || die "no registry answers and mmdebstrap is missing; run deploy/setup.sh first"
@@ -31,16 +37,17 @@ build_base() {
         from=$(mirror)
         [ -n "$from" ] || die "no registry answers, and apt names no Debian mirror; see /etc/apt/sources.list"
         # Like the public image: without documentation and translations, dpkg does not wait for the disk, and nothing that
-        # apt downloads is kept. Certificates only where apt needs them.
+        # apt downloads is kept. Certificates only where apt needs them. A mirror may stand still for a while.
         local include=()
         [ "${from#https:}" = "$from" ] || include=(--include=ca-certificates)
         mmdebstrap --quiet --variant=minbase --mode=root "${include[@]}" --dpkgopt=force-unsafe-io \
+            --aptopt='Acquire::Check-Valid-Until "false"' \
             --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
             --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
             --customize-hook='echo "Dir::Cache::pkgcache \"\"; Dir::Cache::srcpkgcache \"\"; Binary::apt::APT::Keep-Downloaded-Packages \"0\"; Acquire::Languages \"none\";" \
                 >"$1/etc/apt/apt.conf.d/docker-clean"; rm -rf "$1"/var/cache/apt/*' \
-            trixie "$work/base.tar" "$from" >>"$log" 2>&1 || failed "the base image could not be made from $from"
-        docker import "$work/base.tar" $base >/dev/null
+            "$suite" "$work/base.tar" "$from" >>"$log" 2>&1 || failed "the base image could not be made from $from"
+        docker import "$work/base.tar" "$base" >/dev/null
         rm -f "$work/base.tar"
         say "image base: made from this machine's Debian mirror"
     fi
@@ -67,7 +74,7 @@ build() { # build NAME PARENT: from the context in $work/NAME
         say "image $name: unchanged"
         return
     fi
-    docker build --force-rm --network=host --label "org.gleaner.source=$source" -t "$image" "$work/$name" >>"$log" 2>&1 ||
+    docker build --force-rm --network=host --build-arg "SUITE=$suite" --build-arg "TAG=$tag" --label "org.gleaner.source=$source" -t "$image" "$work/$name" >>"$log" 2>&1 ||
         failed "image $name could not be built"
     say "image $name: built ($((SECONDS - began_s)) s)"
 }
@@ -83,7 +90,10 @@ build_one() {
     : >"$log"
     case $1 in
         base) build_base ;;
-        python) context python && build python $base ;;
+        python)
+            context python && build python "$base"
+            [ $tag = demo ] || use_python "$(docker run --rm --network=none "gleaner/python:$tag" python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
+            ;;
         pythia)
             context pythia
             mv "$into/demo.Dockerfile" "$into/Dockerfile"
@@ -93,9 +103,9 @@ build_one() {
             mv "$into/unpacked/$site_packages"/*.so "$into/pythia/lib"
             mv "$into/unpacked/$site_packages/share/Pythia8" "$into/pythia/share"
             rm -rf "$into/unpacked" "$into/pythia/share/htmldoc"
-            build pythia gleaner/python:$tag
+            build pythia "gleaner/python:$tag"
             ;;
-        pi) context pi && build pi gleaner/python:$tag ;;
+        pi) context pi && build pi "gleaner/python:$tag" ;;
         workloads)
             build_one pythia
             build_one pi
@@ -104,7 +114,7 @@ build_one() {
             context slurm-base
             locked both >"$work/both.lock"
             packages "$work/both.lock" "$into/packages"
-            build slurm-base gleaner/python:$tag
+            build slurm-base "gleaner/python:$tag"
             ;;
         node)
             context node
@@ -113,7 +123,7 @@ build_one() {
             cp -al "$(own)" "$into/own"
             mv "$into/sbin" "$into/own/usr/local"
             mv "$into/entry.sh" "$into/own"
-            build node gleaner/slurm-base:$tag
+            build node "gleaner/slurm-base:$tag"
             ;;
         head)
             context head
@@ -123,15 +133,15 @@ build_one() {
             ln -s /opt/gleaner/bin/gleaner-slurm-admin "$into/own/usr/local/bin/"
             cp "$repo_dir/deploy/deadman" "$into/own/usr/local/libexec/gleaner"
             mv "$into/entry.sh" "$into/accounts.sh" "$into/own"
-            build head gleaner/slurm-base:$tag
+            build head "gleaner/slurm-base:$tag"
             ;;
-        bench) context bench && build bench gleaner/node:$tag ;;   # only for make bench-checkpoint
-        slurm-lab) context slurm-lab && build slurm-lab $base ;;   # only for lab/validate.py
+        bench) context bench && build bench "gleaner/node:$tag" ;;   # only for make bench-checkpoint
+        slurm-lab) context slurm-lab && build slurm-lab "$base" ;;   # only for lab/validate.py
         slurm-pyslurm) # only for the tests of the PySlurm backend
             context slurm-pyslurm
             cp -r "$repo_dir/deploy/pyslurm" "$into"
             source_of pyslurm "$repo_dir/deploy/pyslurm/requirements.lock" "$into/pyslurm"
-            build slurm-pyslurm $base
+            build slurm-pyslurm "$base"
             ;;
     esac
 }
@@ -145,7 +155,7 @@ case ${1:-}${2+ $2}${3+ more} in
     "--only node" | "--only head") wanted=(base python slurm-base "$2") ;;
     "--only bench") wanted=(base python slurm-base node bench) ;;
     "--only slurm-lab" | "--only slurm-pyslurm") wanted=(base "$2") ;;
-    *) die "usage: build.sh [--only base|python|pythia|pi|slurm-base|node|head|bench|slurm-lab|slurm-pyslurm]" ;;
+    *) die "usage: build.sh [--suite SUITE] [--only base|python|pythia|pi|slurm-base|node|head|bench|slurm-lab|slurm-pyslurm]" ;;
 esac
 docker version >/dev/null 2>&1 || die "our engine does not answer; run deploy/engine.sh start first"
 mkdir -p "$work"

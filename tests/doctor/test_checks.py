@@ -209,7 +209,7 @@ OF_NODE: tuple[tuple[str, str, Plant], ...] = (
     ("CRIU", "fault", holds("etc/criu/runc.conf", "file-locks")),
     ("CRIU", "fault", mode("etc/criu/runc.conf", 0o666)),
     ("Docker", "warning", fails("docker info")),
-    ("Docker", "warning", text("docker info", "26.1.5", "28.0.1")),
+    ("Docker", "warning", text("docker info", "26.1.5", "29.0.1")),
     ("Docker", "warning", text("docker info", "gleaner-runc", "other")),
     ("Docker", "warning", mode("docker.sock", 0o600)),
     ("Docker", "fault", both(agent(runtime="docker"), fails("docker info"))),

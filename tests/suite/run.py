@@ -51,14 +51,27 @@ class Part:
     needs: str = "venv"
     """The step of the set-up after which the part can begin."""
     niceness: int = 0
+    nodes: str = ""
+    """The names of its node containers, where they are not the usual ones."""
 
 
 WITHOUT_SCHEMA = ("-p", "no:schemathesis", f"--ignore={SCHEMA}")
 """To collect the tests of the API's schema draws their cases, six seconds of a core: only one process does it."""
+TESTING = "testing"
+"""Debian's suite with newer versions of Docker, runc and CRIU. The runtimes are tried on it in `make test-all`."""
 PARTS = (
     # What waits for a real cluster comes first to a core; the others fill what it leaves.
     Part("cluster", "cluster", ("tests/real_cluster", "tests/slurm"), WITHOUT_SCHEMA, needs="cluster"),
     Part("nodes", "nodes", ("tests/runtime", "tests/slurm", "tests/lab"), WITHOUT_SCHEMA, needs="nodes", niceness=5),
+    Part(
+        TESTING,
+        "nodes",
+        ("tests/runtime/test_conformance.py", "tests/runtime/test_kinds.py"),
+        WITHOUT_SCHEMA,
+        needs=TESTING,
+        niceness=10,
+        nodes=f"test-node1-{TESTING} test-node2-{TESTING}",
+    ),
     Part("schema", "schema", (SCHEMA,), niceness=10),
     Part(
         "unit",
@@ -142,6 +155,7 @@ class Run:
             "PYTHONDONTWRITEBYTECODE": "",
             "PYTHONPYCACHEPREFIX": str(ROOT / ".venv" / "pycache"),
         }
+        self.left_out: set[str] = set() if self.all or TESTING in self.only else {TESTING}
         self.parts: list[Process] = []
         self.red: list[str] = []
         self.interrupted = False
@@ -176,8 +190,8 @@ class Run:
         (self.folder / STACKS).mkdir()
 
     def wants(self, name: str) -> bool:
-        """Return whether a part is asked for."""
-        return not self.only or name in self.only
+        """Return whether a part is asked for, and can be had."""
+        return name not in self.left_out and (not self.only or name in self.only)
 
     def step(self, name: str, *words: str, whole: bool = False) -> None:
         """Run one step of the set-up. Raises `SetUpFailed`. A `whole` one is not broken off when the run is."""
@@ -218,6 +232,8 @@ class Run:
             if self.wants("nodes"):
                 self.step("node containers", str(BIN / "python"), "-m", "tests.suite.node_containers", "up")
                 self.begin("nodes")
+            if self.wants(TESTING):
+                self._set_up_testing()
             if self.wants("cluster"):
                 if not cleaner.cluster_runs():
                     (self.folder / cleaner.CLUSTER_IS_OURS).touch()
@@ -227,6 +243,19 @@ class Run:
             self.red.append(str(error))
         except Exception as error:  # this is a thread: nobody else would hear of it
             self.red.append(f"the set-up broke: {error!r}")
+
+    def _set_up_testing(self) -> None:
+        """Bring up nodes of Debian testing. Where no mirror has that suite, their part is left out with a line."""
+        build = ("images/build.sh", "--suite", TESTING, "--only")
+        try:
+            self.step(f"Debian {TESTING}", *build, "base")
+        except SetUpFailed:
+            self.say(f"{TESTING}: left out, since Debian {TESTING} cannot be had (see setup.log)")
+            self.left_out.add(TESTING)
+            return
+        self.step(f"the node of Debian {TESTING}", *build, "node")
+        self.step(f"nodes of Debian {TESTING}", str(BIN / "python"), "-m", "tests.suite.node_containers", "up", TESTING)
+        self.begin(TESTING)
 
     # ── the parts ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -245,10 +274,10 @@ class Run:
         words = ["nice", "-n", str(part.niceness)]
         words += [str(BIN / "pytest"), f"--report-log={report_log}", f"--basetemp={folder}", *options]
         with log.open("wb") as out:
-            process = self._popen(words, out)
+            process = self._popen(words, out, **({"GLEANER_TEST_NODES": part.nodes} if part.nodes else {}))
         return Process(part, process, log, report_log, time.monotonic())
 
-    def _popen(self, words: Sequence[str], out: IO[bytes]) -> "subprocess.Popen[bytes]":
+    def _popen(self, words: Sequence[str], out: IO[bytes], **environment: str) -> "subprocess.Popen[bytes]":
         """Start a process of the run. Raises `SetUpFailed` if the run is over: the cleaner would not hear of it."""
         with self._starting:
             if self.is_over:
@@ -256,7 +285,7 @@ class Run:
             return subprocess.Popen(
                 words,
                 cwd=ROOT,
-                env=self.environment,
+                env=self.environment | environment,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
@@ -453,7 +482,7 @@ def main() -> int:
     """Run the tests; 0 where all is well."""
     parser = argparse.ArgumentParser(prog="tests.suite.run", description=__doc__)
     parser.add_argument("--all", action="store_true", help="the extended tests, too")
-    parser.add_argument("--only", default="", help="of static,unit,schema,nodes,cluster")
+    parser.add_argument("--only", default="", help="of static,unit,schema,nodes,testing,cluster")
     parser.add_argument("--limit-min", type=float, default=LIMIT_MIN, help="0 for no limit")
     parser.add_argument("options", nargs="*", help="files, and pytest's own options, behind --")
     arguments = parser.parse_args()

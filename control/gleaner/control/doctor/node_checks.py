@@ -19,7 +19,7 @@ from gleaner.control.slurm.commands import NODE_PATH
 
 RUNC_CONF = "/etc/criu/runc.conf"
 _LEAST_KERNEL, _LEAST_CRIU = (5, 14), (4, 1)
-_LEAST_DOCKER, _NO_DOCKER = (26, 1), (28,)
+_LEAST_DOCKER, _UNTRIED_DOCKER = (26, 1), (29,)
 _CRIU_OPTIONS = frozenset({"file-locks", "ghost-limit"})
 _LEAST_TEMPORARY_MIB = 256
 _MIB = 2**20
@@ -100,10 +100,11 @@ def docker(look: Look) -> Finding:
     is_refused = look.is_refused(Path(socket), "r") or look.is_refused(Path(socket), "w")
     return first(
         f"{name} with our runtime",
-        (not _LEAST_DOCKER <= found < _NO_DOCKER, judge, f"{name} cannot restore", f"install 26.1, {other}"),
+        (found < _LEAST_DOCKER, judge, f"{name} is too old", f"install {dotted(_LEAST_DOCKER)} or newer, {other}"),
         (shim != config.Config(1).shim, judge, f"{name} has no runtime of ours", f"{_INSTALL}, {other}"),
         (info.get("ExperimentalBuild") is not True, judge, f"{name} is not experimental", f"{_INSTALL}, {other}"),
         (is_refused, judge, f"{account} cannot open Docker's socket", f"usermod -aG docker {account}, {other}"),
+        (found >= _UNTRIED_DOCKER, warning, f"{name} was not tried: 26.1 and 28.5 were", f"try a save, {other}"),
     )
 
 
@@ -168,8 +169,7 @@ def agent_program(look: Look) -> Finding:
     name = "glean-agent"
     with suppress(Unread):
         name = str(look.health.values.get("agent_program") or name)
-    path = shutil.which(name, path=f"{look.at('/usr/local/bin')}:{NODE_PATH}")
-    if path is None:
+    if (path := shutil.which(name, path=f"{look.at('/usr/local/bin')}:{NODE_PATH}")) is None:
         return fault(f"agents are started as {name}, which is not here", f"{_INSTALL}, or mend [cluster] agent_command")
     if Path(path).name != "glean-agent":
         return not_checked(f"{path} is a program of the site, which is not tried")
