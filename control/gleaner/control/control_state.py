@@ -110,6 +110,8 @@ class ControlState:
     term: Term | None = None
     """The term by which this program leads or led last. None if it leads although there is no other program that
     could, as in tests."""
+    has_leader: bool = False
+    """True if a control program led when this one looked at the database last (`own_checks`)."""
     cluster: Snapshot | None = None
     """The agents' partition at the last successful poll, see `agents_view`; its `read_s` tells its age. None until
     there was one."""
@@ -204,11 +206,6 @@ class ControlState:
     def is_leader(self) -> bool:
         """True if this program leads now. It becomes False by itself, even while a call to the database hangs."""
         return self.steady_clock() < self.leads_until_s
-
-    @property
-    def epoch(self) -> int | None:
-        """The epoch that requests to the Slurm admin service carry; None if there is no term."""
-        return None if self.term is None else self.term.epoch
 
     @contextmanager
     def writing(self, *, alone: bool = False) -> Generator[Connection]:
