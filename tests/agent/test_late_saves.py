@@ -22,7 +22,7 @@ from gleaner.agent.messages import Message, NodeRates, Saved, Way
 from gleaner.agent.runtime.interface import CannotCheckpoint, ContainerId, RuntimeFault
 from gleaner.agent.timing import save_cost
 from gleaner.agent.timing.save_cost import MIB, Load, SaveEstimates
-from gleaner.control.queue import jobs, node_rates, queries
+from gleaner.control.queue import jobs, node_health, queries
 from gleaner.control.queue.database import snapshot, transaction
 from gleaner.control.states import State
 
@@ -34,7 +34,7 @@ TOO_LONG_S = 15.0
 
 def told(control: Control, agent: Agent) -> NodeRates:
     with snapshot(control.state.engine) as db:
-        return node_rates.of_node(db, agent.facts.node)
+        return node_health.rates_of(db, agent.facts.node)
 
 
 def ending_of(control: Control, job: int) -> str:

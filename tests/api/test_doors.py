@@ -132,25 +132,6 @@ def test_an_unknown_token_is_not_looked_up_again_at_once(harness: ApiHarness) ->
     assert hanging.asked == 2
 
 
-@pytest.mark.slow
-def test_beats_are_answered_while_many_ask_for_the_health_of_a_database_that_hangs(harness: ApiHarness) -> None:
-    agent = harness.agent()
-    hanging = Hanging(harness, "FROM leader")
-    with served(create_app(harness.state)) as client:
-        with asked(client, "/health", {}, 60) as statuses:
-            try:
-                assert hanging.begun.wait(60)
-                while len(statuses) < 60:
-                    beat = client.post(f"/v1/agents/{agent.name}/beat", json={}, headers=agent.headers)
-                    assert beat.status_code == 200
-                assert hanging.asked == 1
-                assert set(statuses) == {503}
-                assert "has not answered" in client.get("/health").json()["queue"]
-            finally:
-                hanging.go_on.set()
-        assert client.get("/health").json()["queue"] == "ok"
-
-
 class HangingStorage(FolderStorage):
     """A storage that answers nothing until it is told to."""
 

@@ -12,6 +12,7 @@ from tests.api.api_harness import ApiHarness, detail
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.control_state import ControlState
+from gleaner.control.daemon.own_checks import own_checks
 from gleaner.control.queue.database import connect
 from gleaner.control.settings import QueueSettings, Settings
 
@@ -52,7 +53,6 @@ def test_a_locked_database_still_reads_and_says_so_when_writing(sqlite_url: str,
             assert "locked" in detail(answer, 503)
             assert answer.headers["Retry-After"]
         assert harness.user.get(f"/v1/jobs/{job}").json()["job"]["state"] == "New"
-        assert harness.client.get("/health").json()["queue"] == "ok"
     assert harness.user.get("/v1/jobs").json()["total"] == 1
     assert agent.claim()[0]["job"] == job
     harness.close()
@@ -74,6 +74,7 @@ def test_an_empty_database_says_what_to_run_even_to_a_token(tmp_path: Path) -> N
     client = harness.loud_client()
     answer = client.get("/v1/jobs", headers={"Authorization": "Bearer something"})
     assert "glean control migrate" in detail(answer, 503)
+    own_checks(harness.state)[0].run_once(harness.state, 1.0)
     health = client.get("/health")
     assert health.status_code == 503
     assert health.json()["status"] == "failing"
@@ -94,6 +95,7 @@ def test_a_database_that_is_away_is_one_line_without_its_password(tmp_path: Path
     )
     answer = harness.loud_client().get("/v1/jobs", headers={"Authorization": "Bearer something"})
     assert "secret" not in detail(answer, 503)
+    own_checks(harness.state)[0].run_once(harness.state, 1.0)
     health = harness.loud_client().get("/health")
     assert health.status_code == 503
     assert "secret" not in health.text

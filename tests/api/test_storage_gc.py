@@ -171,7 +171,7 @@ def test_what_a_killed_save_left_goes_as_soon_as_its_agent_has_ended(harness: Ap
         end_s = db.execute(select(AGENT.c.end_s).where(AGENT.c.name == killed.name)).scalar_one()
         agents.expire(db, killed.name, now_s=harness.now_s + 10_000, losses_until_held=9)
         agents.record_heartbeat(db, live.name, Heartbeat(), lease_s=100, now_s=harness.now_s + 10_000)
-        assert agents.close_silent(db, killed.name, now_s=harness.now_s + 10_001, losses_until_held=9, reason="gone")
+        assert agents.close_silent(db, killed.name, now_s=harness.now_s + 10_001, losses_until_held=9)
     assert swept(end_s) == 0, "the scheduler has forgotten it; it may live, and save at its own end"
     assert swept(end_s + queries.GONE_S + 1) == 1
     assert sorted(harness.storage.writers()) == sorted([live.name, "not-known"])

@@ -211,7 +211,7 @@ def test_the_token_of_an_agent_that_never_said_farewell_ends_as_well(harness: Ap
     assert "expired" in detail(agent.ask("beat", {}), 401)
     with transaction(harness.state.engine) as db:
         agents.expire(db, agent.name, now_s=harness.now_s, losses_until_held=3)
-        assert agents.close_silent(db, agent.name, now_s=harness.now_s, losses_until_held=3, reason="gone")
+        assert agents.close_silent(db, agent.name, now_s=harness.now_s, losses_until_held=3)
     harness.now_s += 2 * tokens.LATE_REPORTS_S
     remove_old_tokens(harness)
     with harness.state.engine.connect() as db:

@@ -16,7 +16,7 @@ from gleaner.control.daemon.storage_gc import remove_tokens
 from gleaner.control.models.drains import DrainTask
 from gleaner.control.models.jobs import Submission
 from gleaner.control.policy.quotas import Limit, Quantity, QuotaRules
-from gleaner.control.queue import agents, attempt_reports, drains, jobs, node_health, stop
+from gleaner.control.queue import agents, attempt_reports, drains, jobs, node_health
 from gleaner.control.queue.database import snapshot, transaction
 from gleaner.control.queue.tokens import identify
 from gleaner.control.settings import OutputSettings, RoundSettings
@@ -331,7 +331,7 @@ def test_a_stop_lasts_until_it_is_lifted_and_lets_agents_that_run_save_their_job
     harness.submit_jobs(1)
     harness.round()  # sees one run on n1, and another one wait
     with transaction(harness.state.engine) as db:
-        stop.set_stop(db, by="ann", now_s=harness.now_s)
+        agents.set_stop(db, by="ann", now_s=harness.now_s)
     for _ in range(2):
         harness.restart()
         harness.round()
@@ -340,7 +340,7 @@ def test_a_stop_lasts_until_it_is_lifted_and_lets_agents_that_run_save_their_job
     assert "by ann: `glean control start` ends that" in harness.state.problem
     end_jobs(faked.folder)
     with transaction(harness.state.engine) as db:
-        assert stop.end_stop(db)
+        assert agents.end_stop(db)
     harness.round()
     assert (len(faked.calls("sbatch")), harness.state.problem) == (4, "")
 

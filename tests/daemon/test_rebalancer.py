@@ -17,7 +17,7 @@ from gleaner.control.daemon.loops import Loop
 from gleaner.control.daemon.rebalancer import Rebalancer
 from gleaner.control.policy import replay
 from gleaner.control.policy.subjects import job_subject
-from gleaner.control.queue import decisions, node_rates, relocation
+from gleaner.control.queue import decisions, node_health, relocation
 from gleaner.control.queue.database import connect
 from gleaner.control.queue.relocation import nodes_and_jobs
 from gleaner.control.settings import MigrationSettings, QueueSettings, Settings
@@ -158,4 +158,4 @@ def learn(queue: QueueHarness, job: int) -> None:
             "measured": SaveMeasurement(memory_bytes=2**28, stored_bytes=2**28, took_s=4.0, way=Way.SHIM),
         }
     )
-    queue.do(node_rates.record_report, job, 1, report, now_s=queue.now_s)
+    queue.do(node_health.record_costs, job, 1, report, now_s=queue.now_s)

@@ -105,7 +105,7 @@ def test_an_agent_that_never_started_is_closed_and_its_token_is_worth_nothing(ha
 def test_a_silent_agent_that_slurm_calls_gone_is_closed_but_may_still_report(harness: QueueHarness) -> None:
     job = harness.job()
     harness.claim(harness.agent("a"))
-    close: dict[str, Any] = {"losses_until_held": 3, "reason": "Slurm knows it no more"}
+    close: dict[str, Any] = {"losses_until_held": 3}
     assert not harness.do(agents.close_silent, "a", now_s=harness.now_s, **close)  # unreachable is not dead
     harness.silence()
     assert harness.do(agents.close_silent, "a", now_s=harness.now_s, **close)

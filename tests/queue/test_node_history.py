@@ -21,7 +21,7 @@ def _ended(harness: QueueHarness) -> None:
     harness.record_checkpoint(third.job, third.attempt)
     harness.now_s += 1000
     harness.do(agents.expire, "a", now_s=harness.now_s, losses_until_held=3)
-    harness.do(agents.close_silent, "a", now_s=harness.now_s, losses_until_held=3, reason="gone")
+    harness.do(agents.close_silent, "a", now_s=harness.now_s, losses_until_held=3)
 
 
 def test_each_slice_counts_as_harvested_or_lost_for_who_submitted_it(harness: QueueHarness) -> None:

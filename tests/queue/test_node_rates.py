@@ -21,7 +21,7 @@ from gleaner.agent.messages import (
 )
 from gleaner.agent.timing.save_cost import MIB, MOST_SAMPLES
 from gleaner.control.policy.rate_estimates import ERRORS_KEPT, RateRules
-from gleaner.control.queue import agents, node_rates
+from gleaner.control.queue import agents, node_health
 from gleaner.control.queue.database import connect
 
 DAY = 86_400.0
@@ -38,7 +38,7 @@ def _saved(mib: int = 100, took_s: float = 1.0, expected_s: float | None = None)
 
 
 def _learn(harness: QueueHarness, job: int, report: Saved | Checkpointed | Completed | Returned) -> None:
-    harness.do(node_rates.record_report, job, 1, report, now_s=harness.now_s)
+    harness.do(node_health.record_costs, job, 1, report, now_s=harness.now_s)
 
 
 def _running_on(harness: QueueHarness, node: str, **facts: Any) -> int:
@@ -48,7 +48,7 @@ def _running_on(harness: QueueHarness, node: str, **facts: Any) -> int:
 
 
 def _told(harness: QueueHarness, node: str) -> NodeRates:
-    return harness.look(node_rates.of_node, node)
+    return harness.look(node_health.rates_of, node)
 
 
 def test_a_node_is_told_what_its_own_saves_have_cost(harness: QueueHarness) -> None:
@@ -159,11 +159,11 @@ def test_how_far_the_estimate_of_an_agents_end_was_off_is_kept_and_a_late_one_co
     _running_on(harness, "n1")
     for number in range(ERRORS_KEPT + 5):
         said = Deregistration(ended_s=1.0, saving_s=float(number + 1), saving_expected_s=2.0)
-        harness.do(node_rates.record_deregistration, "on-n1", said)
+        harness.do(node_health.record_estimate_error, "on-n1", said)
     assert _told(harness, "n1").errors == tuple((number + 1) / 2 for number in range(5, ERRORS_KEPT + 5))
     late = Deregistration(ended_s=1.0, saving_s=4.0, saving_expected_s=2.0, was_late=True)
-    harness.do(node_rates.record_deregistration, "on-n1", late)
-    harness.do(node_rates.record_deregistration, "on-n1", Deregistration(ended_s=1.0))
+    harness.do(node_health.record_estimate_error, "on-n1", late)
+    harness.do(node_health.record_estimate_error, "on-n1", Deregistration(ended_s=1.0))
     assert _told(harness, "n1").errors[-1] == 3.0
 
 
@@ -182,7 +182,7 @@ def test_a_node_that_has_not_saved_is_told_what_the_slowest_node_of_its_kind_too
 
 
 def _mtbf_s(harness: QueueHarness) -> float:
-    return harness.look(node_rates.node_mtbf_s, RULES)
+    return harness.look(node_health.node_mtbf_s, RULES)
 
 
 def test_agents_that_end_well_make_the_fleet_look_safer(harness: QueueHarness) -> None:
@@ -191,14 +191,13 @@ def test_agents_that_end_well_make_the_fleet_look_safer(harness: QueueHarness) -
     harness.now_s += 5 * DAY
     harness.record_heartbeat("a")
     harness.record_deregistration("a")
-    harness.do(node_rates.record_exposure, "a", vanished=False, rules=RULES, now_s=harness.now_s)
+    harness.do(node_health.record_exposure, "a", vanished=False, rules=RULES, now_s=harness.now_s)
     assert _mtbf_s(harness) == pytest.approx(35 * DAY)
 
 
 def _vanish(harness: QueueHarness, name: str) -> None:
     harness.silence()
-    assert harness.do(agents.close_silent, name, now_s=harness.now_s, losses_until_held=3, reason="gone")
-    harness.do(node_rates.record_exposure, name, vanished=True, rules=RULES, now_s=harness.now_s)
+    assert harness.do(agents.close_silent, name, now_s=harness.now_s, losses_until_held=3, rates=RULES)
 
 
 def test_an_agent_that_vanishes_long_before_its_end_is_a_loss(harness: QueueHarness) -> None:
@@ -223,7 +222,7 @@ def test_what_was_seen_long_ago_counts_less(harness: QueueHarness) -> None:
     harness.now_s += RULES.half_life_s
     harness.agent("b", node="node-of-a")
     harness.record_deregistration("b")
-    harness.do(node_rates.record_exposure, "b", vanished=False, rules=RULES, now_s=harness.now_s)
+    harness.do(node_health.record_exposure, "b", vanished=False, rules=RULES, now_s=harness.now_s)
     assert _mtbf_s(harness) == pytest.approx(30 * DAY / 1.5, rel=1e-3)
 
 

@@ -8,7 +8,7 @@ from gleaner.agent.system.untrusted import text_of
 from gleaner.control import hostlist
 from gleaner.control.slurm import accounted_month, accounting, munge, parse, pyslurm
 from gleaner.control.slurm.agents_view import agents_view
-from gleaner.control.slurm.interface import ClusterError
+from gleaner.control.slurm.interface import ClusterError, ClusterRefused, ClusterUnavailable
 from gleaner.control.slurm.owners_view import owners_view
 from gleaner.control.slurm_admin import client
 from gleaner.control.slurm_admin import request as admin_request
@@ -107,7 +107,7 @@ SLURM = (
     Reader(
         "the Slurm admin service's answer",
         lambda content, _: client.check_answer(content),
-        (client.SlurmAdminRefused, client.SlurmAdminSilent),
+        (ClusterRefused, ClusterUnavailable),
         (b'{"ok": true}\n',),
     ),
     Reader(

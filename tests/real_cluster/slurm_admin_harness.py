@@ -10,12 +10,13 @@ from demo import cluster
 ASK = """
 import json, sys
 from pathlib import Path
-from gleaner.control.slurm_admin.client import SlurmAdminClient, SlurmAdminRefused, SlurmAdminSilent
+from gleaner.control.slurm.interface import ClusterRefused, ClusterUnavailable
+from gleaner.control.slurm_admin.client import SlurmAdminClient
 method, arguments, options = json.loads(sys.argv[1])
 try:
     getattr(SlurmAdminClient(Path("/run/gleaner/slurm-admin.sock"), 30), method)(*arguments, **options)
     print("done")
-except (SlurmAdminRefused, SlurmAdminSilent) as error:
+except (ClusterRefused, ClusterUnavailable) as error:
     print(type(error).__name__ + ": " + str(error))
 """
 SCRIPT = "sleep 300"

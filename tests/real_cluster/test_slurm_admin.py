@@ -170,12 +170,12 @@ def test_what_is_released_on_top_is_before_a_job_that_is_ahead_of_it() -> None:
     assert s.state(first) == "PENDING"
     assert s.ask("hold", first) == "done"
     assert (s.priority(first), s.mark(first)) == (0, "gleaner: waits for its turn")
-    assert s.ask("hold", first) == f"SlurmAdminRefused: job {first} was not released by us"
+    assert s.ask("hold", first) == f"ClusterRefused: job {first} was not released by us"
     assert s.ask("requeue", second).endswith("it is left alone once it runs")
-    assert s.ask("release", second, top=True) == f"SlurmAdminRefused: job {second} does not wait (RUNNING)"
+    assert s.ask("release", second, top=True) == f"ClusterRefused: job {second} does not wait (RUNNING)"
     cluster.run("head", "scancel", first, second)
     s.wait_for_state(second, "CANCELLED")
-    assert s.ask("requeue", second) == f"SlurmAdminRefused: job {second} has ended (CANCELLED)"
+    assert s.ask("requeue", second) == f"ClusterRefused: job {second} has ended (CANCELLED)"
 
 
 def test_a_checkpointable_job_is_signalled_in_its_steps_and_waits_when_it_has_requeued_itself() -> None:
@@ -290,7 +290,7 @@ def test_nodes_are_drained_and_set_back_all_or_none_and_only_ours() -> None:
 
 
 def test_the_slurm_admin_listens_to_control_alone_and_comes_back_when_it_is_killed() -> None:
-    assert s.ask("alive", s.PARTITIONS, user="alice").startswith("SlurmAdminSilent")
-    assert s.ask("alive", s.PARTITIONS, user="root").startswith("SlurmAdminSilent")
+    assert s.ask("alive", s.PARTITIONS, user="alice").startswith("ClusterUnavailable")
+    assert s.ask("alive", s.PARTITIONS, user="root").startswith("ClusterUnavailable")
     cluster.run("head", "pkill", "-KILL", "-u", "gleaner-slurm-admin", "-f", "bin/gleaner-slurm-admin")
     cluster.until("the Slurm admin service", lambda: s.ask("alive", s.PARTITIONS) == "done", timeout_s=20, every_s=0.5)

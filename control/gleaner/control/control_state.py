@@ -109,6 +109,8 @@ class ControlState:
     that finds in the database that another program leads also sets this field to 0."""
     term: Term | None = None
     """The present or last term of this program. None if it leads without a competing program, as in tests."""
+    has_leader: bool = False
+    """True if a control program led at this program's last check of the database (`own_checks`)."""
     cluster: Snapshot | None = None
     """The agents' partition at the last successful poll, see `agents_view`. Its `read_s` shows its age. None before the
     first."""
@@ -210,11 +212,6 @@ class ControlState:
         It becomes False by itself, even while a call to the database hangs.
         """
         return self.steady_clock() < self.leads_until_s
-
-    @property
-    def epoch(self) -> int | None:
-        """Return the epoch for requests to the Slurm admin service, or None if there is no term."""
-        return None if self.term is None else self.term.epoch
 
     @contextmanager
     def writing(self, *, alone: bool = False) -> Generator[Connection]:

@@ -23,7 +23,7 @@ from gleaner.control.api.access import Caller, OwnAgent
 from gleaner.control.api.problems import documented
 from gleaner.control.models.outputs import for_group
 from gleaner.control.policy.node_clocks import is_wrong, wrong_clocks
-from gleaner.control.queue import agents, claims, deliveries, node_rates, secrets
+from gleaner.control.queue import agents, claims, deliveries, node_health, secrets
 
 LATE_REPORT_S = 60.0
 """An agent may report this much later that it has delivered a result."""
@@ -65,8 +65,8 @@ def register(caller: OwnAgent, registration: Registration) -> Welcome:
         return Welcome(
             heartbeat_s=queue.heartbeat_s,
             lease_s=queue.lease_s,
-            rates=node_rates.of_node(db, registration.facts.node),
-            node_mtbf_s=node_rates.node_mtbf_s(db, caller.state.settings.rates.rules),
+            rates=node_health.rates_of(db, registration.facts.node),
+            node_mtbf_s=node_health.node_mtbf_s(db, caller.state.settings.rates.rules),
         )
 
 

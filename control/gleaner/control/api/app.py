@@ -68,7 +68,6 @@ def create_app(state: ControlState, doors: Collection[Door] = tuple(Door)) -> Fa
     meters = Instruments()
     app.state.control_state = state
     app.state.meters = meters
-    app.state.pulse = health.Pulse(state)
     # The middleware that is added last is the outermost.
     app.add_middleware(Gate, state=state, meters=meters, takes_munge=Door.PEOPLE in doors)
     app.state.audit = Audit(state, AuditFile(state.settings.audit))

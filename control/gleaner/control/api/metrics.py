@@ -16,7 +16,7 @@ from gleaner.control.api.problems import documented
 from gleaner.control.api.report import month_span
 from gleaner.control.policy.harm import harm
 from gleaner.control.policy.node_time import DAY_S, RESOLUTIONS, NodeTime, shares_of_agents
-from gleaner.control.queue import leader, node_health, node_history, node_rates, queries, regular_delays
+from gleaner.control.queue import leader, node_health, node_history, queries, regular_delays
 
 router = APIRouter(tags=["metrics"])
 agents_router = APIRouter(tags=["metrics"])
@@ -55,7 +55,7 @@ def _families(caller: Caller) -> dict[str, Family]:
         used = {span: _node_seconds(db, begin_s, now_s) for span, begin_s in spans.items()}
         paid = {span: harm(regular_delays.delays_s(db, begin_s=at_s, end_s=now_s)) for span, at_s in spans.items()}
         stored = state.stored.bytes_by_owner(db)
-        mtbf_s = node_rates.node_mtbf_s(db, state.settings.rates.rules)
+        mtbf_s = node_health.node_mtbf_s(db, state.settings.rates.rules)
         leads = leader.leader(db, now=state.database_clock()) is not None if state.follows else state.is_leader
     states = jobs.model_dump(include={"new", "running", "saved", "succeeded", "failed", "cancelled"})
     families: dict[str, Family] = {

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 from gleaner.agent.privileged.shim.head_room import HEAD_ROOM_MIB
 from gleaner.control.control_state import ControlState
 from gleaner.control.policy.why_waiting import NodeOutlook, Surroundings
-from gleaner.control.queue import node_health, queries, stop
+from gleaner.control.queue import agents, node_health, queries
 from gleaner.control.slurm.agents_view import kill_switch, waits_for
 
 
@@ -38,7 +38,7 @@ def surroundings(db: Connection, state: ControlState) -> Surroundings:
         now_s=now_s,
         nodes=places(state, excluded=frozenset(node_health.excluded_nodes(db, now_s))),
         problem=state.problem,
-        closed=stop.why_stopped(db)
+        closed=agents.why_stopped(db)
         or (kill_switch(state.cluster, state.settings.cluster.partition) if state.cluster else ""),
         slurm_says=waits_for(state.cluster) if state.cluster else "",
         agents_live=phases.get("live", 0),

@@ -53,12 +53,11 @@ def web(
 def stop() -> Answer:
     """Stop all agents until `glean control start`. Running agents save their jobs and end. No agent is submitted."""
     with _queue() as (settings, engine):
-        from gleaner.control.queue import leader
-        from gleaner.control.queue import stop as stops
+        from gleaner.control.queue import agents, leader
         from gleaner.control.queue.database import transaction
 
         with transaction(engine) as db:
-            stops.set_stop(db, by=getpass.getuser(), now_s=time.time())
+            agents.set_stop(db, by=getpass.getuser(), now_s=time.time())
             is_served = leader.leader(db, now=leader.NOW) is not None
     if is_served:
         return Answer(f"stopped: within {settings.rounds.poll_s:g} s all agents are told to save their jobs and end")
@@ -70,11 +69,11 @@ def stop() -> Answer:
 def start() -> Answer:
     """Let agents start again after `glean control stop`."""
     with _queue() as (_settings, engine):
-        from gleaner.control.queue import stop as stops
+        from gleaner.control.queue import agents
         from gleaner.control.queue.database import transaction
 
         with transaction(engine) as db:
-            was_stopped = stops.end_stop(db)
+            was_stopped = agents.end_stop(db)
     return Answer("agents may start again" if was_stopped else "nothing was stopped")
 
 

@@ -42,6 +42,8 @@ class ControlView:
     loops_every_s: Mapping[str, float]
 
 
+_SAME = ("started_s", "cluster", "problem", "entitlements", "slurm_shares", "wrong_clocks", "storage_number")
+"""The fields that have one name in both."""
 _VIEWS = TypeAdapter(ControlView)
 
 
@@ -49,13 +51,7 @@ def write_view(state: ControlState, now_s: float) -> None:
     """Write the view of this program, which is the leader. Raises `QueueError`."""
     view = ControlView(
         written_s=now_s,
-        started_s=state.started_s,
-        cluster=state.cluster,
-        problem=state.problem,
-        entitlements=state.entitlements,
-        slurm_shares=state.slurm_shares,
-        wrong_clocks=state.wrong_clocks,
-        storage_number=state.storage_number,
+        **{name: getattr(state, name) for name in _SAME},
         failing=state.faults.now,
         failed_rounds=state.faults.rounds,
         loop_ages_s=state.loop_ages_s,
@@ -83,10 +79,8 @@ class Follower:
         view = _VIEWS.validate_json(zstandard.ZstdDecompressor().decompress(packed))
         self._written_s = view.written_s
         written_s = state.steady_clock() - max(0.0, now_s - view.written_s)
-        state.started_s = view.started_s
-        state.cluster, state.problem = view.cluster, view.problem
-        state.entitlements, state.slurm_shares = view.entitlements, view.slurm_shares
-        state.wrong_clocks, state.storage_number = view.wrong_clocks, view.storage_number
+        for name in _SAME:
+            setattr(state, name, getattr(view, name))
         mine = state.faults
         state.faults = LoopFaults(
             rounds=Counter({**view.failed_rounds, **_own(mine.rounds)}),

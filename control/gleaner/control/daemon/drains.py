@@ -86,12 +86,12 @@ class Drains:
             try:
                 after = self._steps[drain.phase](drain, now_s)
             except ClusterRefused as error:
-                # Before MARKING nothing has been changed, so a refusal ends the request. Later, the request must be
-                # finished.
-                is_answer = drain.phase is DrainPhase.ASKED
-                after = _over(drain, DrainPhase.REFUSED, str(error), now_s) if is_answer else _said(drain, error)
+                # Before MARKING nothing has been changed, so a refusal ends the request. Later it must be finished.
+                after = replaced(drain, said=str(error))
+                if drain.phase is DrainPhase.ASKED:
+                    after = _over(drain, DrainPhase.REFUSED, str(error), now_s)
             except ClusterError as error:
-                after = _said(drain, error)
+                after = replaced(drain, said=str(error))
             if after != drain:
                 self._note(after, is_news=(after.phase, after.said) != (drain.phase, drain.said))
             if after.phase is drain.phase:
@@ -117,8 +117,8 @@ class Drains:
             return _over(drain, DrainPhase.REFUSED, reason, now_s)
         if drain.task is DrainTask.DRY_RUN:
             drain, in_the_way, _ = self._found(drain, view, now_s)
-            return _over(drain, DrainPhase.LOOKED, _refusal(in_the_way), now_s)
-        with self._state.writing() as db:  # no mark of an earlier drain is left: the nodes were drainable
+            return _over(drain, DrainPhase.LOOKED, "; ".join(in_the_way), now_s)
+        with self._state.writing() as db:  # no mark of an earlier drain is left
             drains.set_back(db, drain.nodes, by="somebody else", before=drain.id, now_s=now_s)
         return replaced(drain, phase=DrainPhase.MARKING, said="")
 
@@ -171,7 +171,7 @@ class Drains:
             return replaced(drain, phase=DrainPhase.SETTING_BACK, said=str(error))
         drain, in_the_way, _ = self._found(drain, self._cluster.read_nodes(drain.nodes, now_s), now_s)
         if in_the_way:
-            return replaced(drain, phase=DrainPhase.SETTING_BACK, said=_refusal(in_the_way))
+            return replaced(drain, phase=DrainPhase.SETTING_BACK, said="; ".join(in_the_way))
         return replaced(drain, phase=DrainPhase.EMPTYING, said="")
 
     def _set_back(self, drain: DrainRow, now_s: float) -> DrainRow:
@@ -305,14 +305,6 @@ def _over(drain: DrainRow, phase: DrainPhase, said: str, now_s: float) -> DrainR
     return replaced(drain, phase=phase, said=said, ended_s=now_s)
 
 
-def _said(drain: DrainRow, error: ClusterError) -> DrainRow:
-    return replaced(drain, said=str(error))
-
-
-def _refusal(in_the_way: tuple[str, ...]) -> str:
-    return "; ".join(in_the_way)
-
-
 # ── the jobs on the nodes, in the form that the policy and the queue's table take: only values ──
 
 
@@ -362,16 +354,12 @@ def drain_jobs(
         for job in drain.jobs
         if job.job not in there
     ]
-    return tuple(sorted([*there.values(), *gone], key=_by_number))
+    return tuple(sorted([*there.values(), *gone], key=lambda job: (number_of(job.job), job.job)))
 
 
 def is_touched(job: DrainedJob) -> bool:
     """Return True if the drain acts on this job."""
     return job.deed is not Deed.WAIT
-
-
-def _by_number(job: DrainedJob) -> tuple[int, str]:
-    return number_of(job.job), job.job
 
 
 def is_ours(node: SlurmNode) -> bool:

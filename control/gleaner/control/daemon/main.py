@@ -76,7 +76,9 @@ def control_loops(state: ControlState, leadership: Leadership, cluster: Cluster)
     settings = state.settings
     snapshots = SnapshotCache(cluster)
     slurm_admin = SlurmAdminClient(
-        settings.entitlements.slurm_admin_socket, settings.entitlements.slurm_admin_timeout_s, lambda: state.epoch
+        settings.entitlements.slurm_admin_socket,
+        settings.entitlements.slurm_admin_timeout_s,
+        lambda: state.term.epoch if state.term else None,
     )
     tick_s = leadership.tick_s
     loops = [

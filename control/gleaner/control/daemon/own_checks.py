@@ -14,7 +14,7 @@ from gleaner.control.queue import leader
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.errors import QueueBusy
 
-CHECK_S = 5.0
+CHECK_S = 2.0
 LEAST_FREE_BYTES = 16 * 2**20
 """SQLite writes small changes where it has room for long after the disk is full, and larger ones fail."""
 
@@ -25,6 +25,7 @@ def own_checks(state: ControlState) -> tuple[Loop, Loop]:
     def write(_now_s: float) -> None:
         with transaction(state.engine) as db:
             leader.try_write(db)
+            state.has_leader = leader.leader(db, now=state.database_clock()) is not None
         if state.engine.dialect.name == "sqlite":
             free_bytes = shutil.disk_usage(Path(str(state.engine.url.database)).parent).free
             if free_bytes < LEAST_FREE_BYTES:

@@ -37,8 +37,7 @@ from gleaner.control.policy.provisioning import (
     round_end,
 )
 from gleaner.control.policy.resources import NOTHING, Resources
-from gleaner.control.queue import agents, deliveries, drains, lanes, node_health, node_rates, queries, tokens
-from gleaner.control.queue import stop as stops
+from gleaner.control.queue import agents, deliveries, drains, lanes, node_health, queries, tokens
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.errors import NotLeading, QueueError
 from gleaner.control.queue.queries import AgentHere
@@ -67,15 +66,6 @@ TO_DELIVER = WaitingJobs(1, 1, 1, frozenset())
 _log = structlog.get_logger(__name__)
 
 
-def back_off_s(failures: int, poll_s: float) -> float:
-    """Return the time, in seconds, without submissions after this number of failed submissions in a row.
-
-    >>> [back_off_s(failures, 20) for failures in (1, 2, 3, 10)]
-    [20, 40, 80, 600.0]
-    """
-    return min(poll_s * (1 << min(failures - 1, 20)), LONGEST_BACK_OFF_S)
-
-
 @dataclass(slots=True)
 class Pause:
     """A pause between submissions that doubles each time its cause occurs again."""
@@ -96,7 +86,7 @@ class Pause:
             return
         self.times += 1
         if self.times > self.free:
-            pause_s = back_off_s(self.times - self.free, poll_s)
+            pause_s = min(poll_s * (1 << min(self.times - self.free - 1, 20)), LONGEST_BACK_OFF_S)
             self.until_s, self.cause = now_s + pause_s, f"{cause} (next try after {in_words(pause_s)})"
 
     def end(self) -> None:
@@ -169,7 +159,7 @@ class Provisioning:
             if not state.is_leader:  # the query may have taken longer than the term
                 return
             with snapshot(state.engine) as db:
-                stopped = stops.why_stopped(db)
+                stopped = agents.why_stopped(db)
             seen = self._reconcile(view)
             actions = self._plan(now_s, rules, view, seen, is_stopped=bool(stopped))
             self._withdraw(actions.withdraw, seen.useless, view)
@@ -189,31 +179,13 @@ class Provisioning:
             here = queries.agents_here(db)
             closed = queries.ended_agents(db, [agent.name for agent in view.jobs])
         doubt_s = 2 * self._state.settings.cluster.timeout_s + self._state.settings.rounds.poll_s
-        rounds, queue = self._state.settings.rounds, self._state.settings.queue
-        seen = fleet(here, view, closed=closed, ran_on=self._ran_on, doubt_s=doubt_s, needs_s=rounds.least_slice_s)
+        needs_s = self._state.settings.rounds.least_slice_s
+        seen = fleet(here, view, closed=closed, ran_on=self._ran_on, doubt_s=doubt_s, needs_s=needs_s)
         if any(agent.phase is Phase.LIVE for agent in here):
             self._early_ends.end()
         seen = replace(seen, unstarted=self._explained(seen.unstarted))
-        rates_rules = self._state.settings.rates.rules
         if seen.strays or seen.unstarted or seen.vanished:
-            with self._state.writing() as db:
-                for name, id_ in seen.strays:
-                    agents.record_submission(db, name, id_)
-                for gone in seen.unstarted:
-                    is_closed = agents.forget_unstarted(db, gone.name, now_s=view.read_s, reason=gone.reason)
-                    if is_closed and gone.node is not None:
-                        node_health.record_fault(
-                            db,
-                            gone.node,
-                            now_s=view.read_s,
-                            faults_until_excluded=rounds.failures_until_excluded,
-                        )
-                for name in seen.vanished:
-                    reason = "the scheduler no longer knows it"
-                    if agents.close_silent(
-                        db, name, now_s=view.read_s, losses_until_held=queue.losses_until_held, reason=reason
-                    ):
-                        node_rates.record_exposure(db, name, vanished=True, rules=rates_rules, now_s=view.read_s)
+            self._record(seen, view.read_s)
         self._pause_after_early_ends(seen.unstarted, view.read_s)
         for gone in seen.unstarted:
             _log.info("agent closed", agent=gone.name, reason=gone.reason)
@@ -229,6 +201,20 @@ class Provisioning:
                     self._waiting.end()
                 self._ran_on[agent.name] = agent.node
         return seen
+
+    def _record(self, seen: Fleet, now_s: float) -> None:
+        """Record the agents that were found, and those that are gone, with the nodes that are to blame."""
+        settings = self._state.settings
+        faults, losses = settings.rounds.failures_until_excluded, settings.queue.losses_until_held
+        with self._state.writing() as db:
+            for name, id_ in seen.strays:
+                agents.record_submission(db, name, id_)
+            for gone in seen.unstarted:
+                is_closed = agents.forget_unstarted(db, gone.name, now_s=now_s, reason=gone.reason)
+                if is_closed and gone.node is not None:
+                    node_health.record_fault(db, gone.node, now_s=now_s, faults_until_excluded=faults)
+            for name in seen.vanished:
+                agents.close_silent(db, name, now_s=now_s, losses_until_held=losses, rates=settings.rates.rules)
 
     def _explained(self, unstarted: tuple[Unstarted, ...]) -> tuple[Unstarted, ...]:
         """Add the reason to those of these agents that control withdrew or that a person cancelled.
@@ -470,17 +456,12 @@ def _running(agent: SlurmJob, known: AgentHere | None, nodes: Mapping[str, Resou
     return RunningAgent(known.end_s, Resources(known.free_cpus, known.free_memory_mib), known.node or "")
 
 
-def token_file(folder: Path, name: str) -> Path:
-    """Return the file in which this agent finds its token: `agents/NAME/token` in the storage folder.
+def write_token(folder: Path, name: str, secret: str) -> Path:
+    """Write an agent's token to `agents/NAME/token` in the storage, synced, and return the path. Raises `OSError`.
 
     Only the folder's owner can read it. The token never appears in a command line, an environment or a batch script.
     """
-    return folder / name / "token"
-
-
-def write_token(folder: Path, name: str, secret: str) -> Path:
-    """Write an agent's token file as a whole, sync it, and return its path. Raises `OSError`."""
-    path = token_file(folder, name)
+    path = folder / name / "token"
     atomic.make_folders(path.parent, within=folder.parent)
     atomic.write(path, secret.encode())
     return path
@@ -491,7 +472,7 @@ def remove_token(folder: Path, name: str) -> None:
 
     A missing file or folder is no error. Raises `OSError`.
     """
-    path = token_file(folder, name)
+    path = folder / name / "token"
     for one in (path, path.with_suffix(".new")):
         one.unlink(missing_ok=True)
     with suppress(FileNotFoundError):

@@ -21,14 +21,7 @@ def take_shares(state: ControlState) -> None:
     found = accounting.shares(timeout_s=state.settings.cluster.timeout_s)
     if found != state.slurm_shares:
         _log.info("the groups' parts, in per cent, by the shares of Slurm's accounts", parts=found)
-        for line in unknown_accounts(state, found):
-            _log.warning(line)
+        known = ", ".join(sorted(found)) or "none"
+        for each in sorted(state.settings.groups.multiplier.keys() - found.keys()):
+            _log.warning(f"[groups] multiplier names account {each!r}, which Slurm does not know; it knows: {known}")
     state.slurm_shares = found
-
-
-def unknown_accounts(state: ControlState, found: dict[str, float]) -> list[str]:
-    """Return a line for each account that the settings name and Slurm does not know."""
-    known = ", ".join(sorted(found)) or "none"
-    wrong = sorted(state.settings.groups.multiplier.keys() - found.keys())
-    told = "which Slurm does not know; it knows"
-    return [f"[groups] multiplier names account {each!r}, {told}: {known}" for each in wrong]

@@ -1,21 +1,22 @@
-"""Agents and their leases: submitted, registered, live, silent, ended."""
+"""Agents and their leases: submitted, registered, live, silent, ended. An admin can stop them all."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, exists, insert, or_, select, tuple_, update
+from sqlalchemy import Connection, and_, bindparam, delete, exists, insert, or_, select, tuple_, update
 
 from gleaner.agent.messages import AttemptRef, Deregistration, Heartbeat, Order, Orders, Registration, ReturnReason
 from gleaner.control.models.jobs import NOT_SAVED, Ending
 from gleaner.control.models.tokens import Role
 from gleaner.control.policy.rate_estimates import RateRules
 from gleaner.control.policy.returns import QUICK_S
-from gleaner.control.queue import compatibility, deliveries, node_health, node_rates, tokens
+from gleaner.control.queue import compatibility, deliveries, node_health, tokens
 from gleaner.control.queue.attempt_reports import give_up, lose, revive, running_on, take_from_agent
 from gleaner.control.queue.attempts import end_columns
 from gleaner.control.queue.errors import Conflict, NotFound
-from gleaner.control.queue.tables import AGENT, ATTEMPT, EVENT, JOB, MIGRATION, Phase
-from gleaner.control.queue.transitions import event_name, record
+from gleaner.control.queue.tables import AGENT, ATTEMPT, EVENT, JOB, MIGRATION, STOP, Phase
+from gleaner.control.queue.transitions import event_name, insert_unless_there, record
 from gleaner.control.states import Transition
 
 _RAN = or_(
@@ -210,8 +211,8 @@ def record_deregistration(
     elif _has_run_a_job(db, name):
         node_health.record_sound_agent(db, row.node)
     if rates is not None:
-        node_rates.record_exposure(db, name, vanished=False, rules=rates, now_s=now_s)
-        node_rates.record_deregistration(db, name, report)
+        node_health.record_exposure(db, name, vanished=False, rules=rates, now_s=now_s)
+        node_health.record_estimate_error(db, name, report)
     return float(row.end_s)
 
 
@@ -281,7 +282,9 @@ def forget_unstarted(db: Connection, name: str, *, now_s: float, reason: str) ->
     return True
 
 
-def close_silent(db: Connection, name: str, *, now_s: float, losses_until_held: int, reason: str) -> bool:
+def close_silent(
+    db: Connection, name: str, *, now_s: float, losses_until_held: int, rates: RateRules | None = None
+) -> bool:
     """Close a registered agent that the scheduler says is gone, if the agent is silent.
 
     "Gone" for the scheduler is not yet "dead": a live lease is waited out. The agent's token stays good for a late
@@ -290,12 +293,34 @@ def close_silent(db: Connection, name: str, *, now_s: float, losses_until_held: 
     row = _lock_agent(db, name)
     if row.phase is not Phase.SILENT:
         return False
+    reason = "the scheduler no longer knows it"
     lose(db, name, now_s=now_s, losses_until_held=losses_until_held, detail=f"{name} is gone: {reason}")
     _close(db, name, ended_s=now_s, reason=reason, now_s=now_s)
     # Nobody has seen its end: what it may still be writing stays until it must be gone (`queries.gone_agents`).
     db.execute(update(AGENT).where(AGENT.c.name == name).values(facts=row.facts | {"unseen": True}))
     tokens.end_later(db, agent=name, now_s=now_s)
+    if rates is not None:
+        node_health.record_exposure(db, name, vanished=True, rules=rates, now_s=now_s)
     return True
+
+
+def set_stop(db: Connection, *, by: str, now_s: float) -> None:
+    """Let no agent start, and let those that run save their jobs and end. A stop that is there stays as it is."""
+    db.execute(insert_unless_there(db, STOP).values(id=1, by=by, at_s=now_s))
+
+
+def end_stop(db: Connection) -> bool:
+    """Let agents start again. Return False if nothing was stopped."""
+    return bool(db.execute(delete(STOP)).rowcount)
+
+
+def why_stopped(db: Connection) -> str:
+    """Return who has stopped all agents, when, and the cure, in one line; empty if agents may start."""
+    row = db.execute(select(STOP.c.by, STOP.c.at_s)).one_or_none()
+    if row is None:
+        return ""
+    since = f"{datetime.fromtimestamp(row.at_s):%Y-%m-%d %H:%M}"
+    return f"all agents are stopped since {since}, by {row.by}: `glean control start` ends that"
 
 
 def _lock_agent(db: Connection, name: str) -> Any:

@@ -20,7 +20,7 @@ from gleaner.control.models.jobs import NOTHING_TO_KEEP, Ending
 from gleaner.control.policy import retries, returns
 from gleaner.control.policy.resources import next_memory_mib
 from gleaner.control.policy.returns import AfterFailure, Blame, Next, OwnFailure, Reaction, Then, TimesGiven
-from gleaner.control.queue import attempts, compatibility, deliveries, lanes, logs, node_health, node_rates
+from gleaner.control.queue import attempts, compatibility, deliveries, lanes, logs, node_health
 from gleaner.control.queue.errors import Conflict, Invalid, NotCurrent, NotFound
 from gleaner.control.queue.jobs import hold_new, memory_range_mib, put_on_hold, spec_of
 from gleaner.control.queue.tables import JOB, Standing
@@ -59,7 +59,7 @@ def record_report(
         case Returned():
             is_news = record_return(db, job, attempt, report, now_s=now_s)
     if is_news:
-        node_rates.record_report(db, job, attempt, report, now_s=now_s)
+        node_health.record_costs(db, job, attempt, report, now_s=now_s)
     return is_news
 
 

@@ -104,15 +104,8 @@ def job_row(db: Connection, job: int) -> JobRow:
 
 def job_list(db: Connection, wanted: JobFilter) -> JobList:
     """Return a page of the matching jobs, by ascending id, and the number of all matching jobs."""
-    conditions: list[ColumnElement[bool]] = []
-    if wanted.state is not None:
-        conditions.append(JOB.c.state == wanted.state)
-    if wanted.group is not None:
-        conditions.append(JOB.c.group == wanted.group)
-    if wanted.campaign is not None:
-        conditions.append(JOB.c.campaign == wanted.campaign)
-    if wanted.held is not None:
-        conditions.append(JOB.c.held.is_(wanted.held))
+    asked = wanted.model_dump(include={"state", "group", "campaign", "held"}, exclude_none=True)
+    conditions = [JOB.c[name] == value for name, value in asked.items()]
     total = db.execute(select(func.count()).select_from(JOB).where(*conditions)).scalar_one()
     page = JOB_ROWS.where(JOB.c.id > wanted.after, *conditions).order_by(JOB.c.id).limit(wanted.limit)
     return JobList(jobs=tuple(JobRow(**row) for row in db.execute(page).mappings()), total=total)
@@ -135,6 +128,7 @@ def job_detail(db: Connection, job: int) -> JobDetail:
     more = db.execute(columns).mappings().one()
     spec = more["document"].resolved(job=job, campaign=row.campaign, index=row.index)
     events, slices = tuple(_events(db, job)), tuple(_attempts(db, job))
+    ended = next((each for each in reversed(slices) if each.ending is not None), None)
     return JobDetail.model_validate(
         {
             **more,
@@ -145,9 +139,9 @@ def job_detail(db: Connection, job: int) -> JobDetail:
             "job": row,
             "counted_s": attempts.counted_s(db, [job]).get(job, 0.0),
             "failed_because": next((event.detail for event in reversed(events) if event.what == "fail"), None),
-            "last_failure": _last_failure(row, slices),
+            "last_failure": _last_failure(row, ended),
             "waits_because": None,
-            "unsaved_because": _unsaved_because(slices),
+            "unsaved_because": _unsaved_because(ended),
             "not_saved_because": _not_saved_because(events) if row.state is State.RUNNING else None,
             "attempts": slices,
             "events": events,
@@ -161,17 +155,16 @@ def _attempts(db: Connection, job: int) -> Iterator[AttemptRow]:
     return (AttemptRow(**row) for row in db.execute(found).mappings())
 
 
-def _last_failure(row: JobRow, slices: Sequence[AttemptRow]) -> str | None:
-    ended = [each for each in slices if each.ending is not None]
-    if row.state is State.COMPLETE or not ended or ended[-1].ending != Ending.FAILED:
+def _last_failure(row: JobRow, ended: AttemptRow | None) -> str | None:
+    if ended is None or ended.ending != Ending.FAILED or row.state is State.COMPLETE:
         return None
-    return ended[-1].detail
+    return ended.detail
 
 
-def _unsaved_because(slices: Sequence[AttemptRow]) -> str | None:
-    ended = [row for row in slices if row.ending is not None]
-    is_lost = bool(ended) and ended[-1].why in {*attempts.SAVE_FAILURES, ReturnReason.TOO_LATE}
-    return ended[-1].detail if is_lost else None
+def _unsaved_because(ended: AttemptRow | None) -> str | None:
+    if ended is None or ended.why not in {*attempts.SAVE_FAILURES, ReturnReason.TOO_LATE}:
+        return None
+    return ended.detail
 
 
 def _not_saved_because(events: Sequence[EventRow]) -> str | None:
@@ -264,10 +257,7 @@ def output(db: Connection, job: int) -> FoundOutput | None:
 
 def campaign_group(db: Connection, campaign: int) -> str:
     """Return the group of the campaign. Raises `NotFound`."""
-    found = db.execute(select(CAMPAIGN.c.group).where(CAMPAIGN.c.id == campaign)).scalar_one_or_none()
-    if found is None:
-        raise NotFound(f"there is no campaign {campaign}")
-    return str(found)
+    return campaign_owner(db, campaign)[0]
 
 
 def campaign_owner(db: Connection, campaign: int) -> tuple[str, str]:

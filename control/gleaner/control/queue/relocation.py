@@ -15,7 +15,7 @@ from gleaner.agent.messages import NodeRates
 from gleaner.agent.timing.save_cost import fit
 from gleaner.control.policy.rebalancing import AgentJob, AgentNode
 from gleaner.control.policy.why_waiting import cores
-from gleaner.control.queue import attempts, compatibility, lanes, node_rates
+from gleaner.control.queue import attempts, compatibility, lanes, node_health
 from gleaner.control.queue.errors import Conflict
 from gleaner.control.queue.tables import AGENT, ATTEMPT, EVENT, FIT, JOB, LANE, MIGRATION, SAVING, SPEC, Phase
 from gleaner.control.queue.transitions import lock, record
@@ -256,7 +256,7 @@ def nodes_and_jobs(
         AgentNode(row.node, row.facts["cpus"], row.facts["memory_mib"], min(row.end_s, row.facts["end_s"]))
         for row in on_nodes.values()
     )
-    known = {name: node_rates.of_node(db, name) for name in on_nodes}
+    known = {name: node_health.rates_of(db, name) for name in on_nodes}
     misfits = {
         kind: tuple(sorted(name for name, other in on_nodes.items() if (kind, other.kind) not in fits))
         for kind in {row.kind for row in agents.values()}

@@ -1,4 +1,4 @@
-"""Slurm's command lines. Pure: no program is run here. The queries for nodes and jobs are in `parse`.
+"""The command line that submits an agent, its batch script, and the agent's own command line. Pure.
 
 Only options that Slurm 22.05 and newer know are used. All times are passed as UTC or as seconds since the epoch
 (`run.ENVIRONMENT`), so that daylight saving time cannot shift them.
@@ -6,7 +6,6 @@ Only options that Slurm 22.05 and newer know are used. All times are passed as U
 
 import math
 import shlex
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,36 +25,6 @@ LIMIT_STEP_S = 60
 """The step of Slurm's limits, which are whole minutes."""
 
 
-def ask_partitions(partitions: Sequence[str]) -> list[str]:
-    """Return the query for the names of the existing partitions among these."""
-    return ["sinfo", "--noheader", f"--partition={','.join(partitions)}", "--format=%R"]
-
-
-def ask_accounts() -> list[str]:
-    """Return the query to slurmdbd for the names of all accounts."""
-    return ["sacctmgr", "--parsable2", "--noheader", "list", "account", "format=Account"]
-
-
-def ask_name(name: str) -> list[str]:
-    """Return the query for the ids of our jobs with this name, including those that ended minutes ago (MinJobAge)."""
-    return ["squeue", "--me", "--noheader", f"--name={name}", "--states=all", "--format=%i"]
-
-
-def withdraw(ids: Sequence[str]) -> list[str]:
-    """Return the command that ends these jobs."""
-    return ["scancel", *ids]
-
-
-def end_by(id_: str, gone_s: float) -> list[str]:
-    """Return the command that makes Slurm end one of our jobs by `gone_s`."""
-    return ["scontrol", "update", f"JobId={id_}", f"EndTime={_utc(gone_s)}"]
-
-
-def warn(ids: Sequence[str]) -> list[str]:
-    """Return the command that sends the warning of an end to the scripts of these jobs, see `script`."""
-    return ["scancel", "--batch", "--signal=USR1", *ids]
-
-
 def submit(settings: ClusterSettings, request: AgentRequest, now_s: float) -> list[str]:
     """Return the command that submits one agent for a whole node. The script is passed on its standard input.
 
@@ -72,9 +41,9 @@ def submit(settings: ClusterSettings, request: AgentRequest, now_s: float) -> li
         "--nodes=1",
         "--exclusive",
         "--mem=0",
-        f"--time={minutes_up(request.end_s - now_s)}",
-        f"--time-min={minutes_down(request.end_s - request.latest_start_s)}",
-        f"--deadline={_utc(deadline_s(request))}",
+        f"--time={max(1, math.ceil((request.end_s - now_s) / LIMIT_STEP_S))}",
+        f"--time-min={max(1, math.floor((request.end_s - request.latest_start_s) / LIMIT_STEP_S))}",
+        f"--deadline={utc(math.ceil(request.end_s + LIMIT_STEP_S))}",
         "--no-requeue",
         f"--signal=B:USR1@{WARNING_S}",
         f"--nice={NICE}",
@@ -88,11 +57,6 @@ def submit(settings: ClusterSettings, request: AgentRequest, now_s: float) -> li
     if request.exclude:
         words.append(f"--exclude={','.join(request.exclude)}")
     return words
-
-
-def deadline_s(request: AgentRequest) -> int:
-    """Return the deadline of a submission, see `submit`."""
-    return math.ceil(request.end_s + LIMIT_STEP_S)
 
 
 def script(settings: ClusterSettings, logs: Path, request: AgentRequest) -> str:
@@ -146,15 +110,6 @@ def asked(settings: ClusterSettings) -> str:
     return said + (f", qos {settings.qos}" if settings.qos else "")
 
 
-def minutes_up(seconds: float) -> int:
-    """Return a limit in whole minutes, rounded up."""
-    return max(1, math.ceil(seconds / LIMIT_STEP_S))
-
-
-def minutes_down(seconds: float) -> int:
-    """Return a limit in whole minutes, rounded down, but at least one minute."""
-    return max(1, math.floor(seconds / LIMIT_STEP_S))
-
-
-def _utc(at_s: float) -> str:
+def utc(at_s: float) -> str:
+    """Return an instant as Slurm reads it, in UTC."""
     return datetime.fromtimestamp(math.floor(at_s), UTC).strftime("%Y-%m-%dT%H:%M:%S")

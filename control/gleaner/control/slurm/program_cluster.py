@@ -1,7 +1,7 @@
 """The cluster by Slurm's command-line programs: sinfo, squeue, sbatch, scancel, scontrol, sacctmgr.
 
-This module runs programs; `commands` makes their command lines, and `parse` reads their answers. The programs get the
-PATH and SLURM_CONF of this program, and nothing else of its environment.
+This module runs programs; `commands` makes what is submitted, and `parse` has the questions for nodes and jobs and
+reads the answers. The programs get the PATH and SLURM_CONF of this program, and nothing else of its environment.
 
 No agent's name is submitted twice, also if an answer of Slurm's was lost.
 """
@@ -116,11 +116,12 @@ class SlurmCluster:
     def check_owners(self, owners: Sequence[str]) -> None:
         """See `Cluster.check_owners`."""
         check_accounting(timeout_s=self._settings.timeout_s)
-        there = self._run(commands.ask_partitions(self._owners)).split()
+        asked = f"--partition={','.join(self._owners)}"
+        there = self._run(["sinfo", "--noheader", asked, "--format=%R"]).split()
         for partition in self._owners:
             if partition not in there:
                 raise ClusterError(f"[entitlements] partitions names {partition}, which is no partition of Slurm's")
-        accounts = self._run(commands.ask_accounts()).split()
+        accounts = self._run(["sacctmgr", "--parsable2", "--noheader", "list", "account", "format=Account"]).split()
         for owner in owners:
             if owner not in accounts:
                 known = ", ".join(sorted(accounts))
@@ -195,7 +196,7 @@ class SlurmCluster:
         """See `Cluster.withdraw`."""
         for first in range(0, len(ids), IDS_A_CALL):
             try:
-                self._run(commands.withdraw(ids[first : first + IDS_A_CALL]))
+                self._run(["scancel", *ids[first : first + IDS_A_CALL]])
             except ClusterRefused as error:
                 if "completed" not in str(error) and _FORGOTTEN not in str(error):
                     raise
@@ -203,9 +204,9 @@ class SlurmCluster:
     def vacate(self, agents: Sequence[str], *, gone_s: float) -> None:
         """See `Cluster.vacate`."""
         for agent in agents:
-            self._run(commands.end_by(agent, gone_s))
-        if agents:
-            self._run(commands.warn(agents))
+            self._run(["scontrol", "update", f"JobId={agent}", f"EndTime={commands.utc(gone_s)}"])
+        if agents:  # the warning of an end, see `commands.script`
+            self._run(["scancel", "--batch", "--signal=USR1", *agents])
 
     def _node_names(self) -> frozenset[str]:
         """Return the names of the nodes that agents may run on, as Slurm knows them now."""
@@ -214,7 +215,9 @@ class SlurmCluster:
         return frozenset(parse.parse_tables(nodes, "", word).nodes)
 
     def _look_up(self, name: str) -> SchedulerId | None:
-        ids = parse.parse_ids(self._run(commands.ask_name(name)))
+        """Return the id of our job of this name, also if it ended minutes ago (MinJobAge)."""
+        words = ["squeue", "--me", "--noheader", f"--name={name}", "--states=all", "--format=%i"]
+        ids = parse.parse_ids(self._run(words))
         return ids[0] if ids else None
 
     def _run(self, words: Sequence[str], *, given: str = "", submits: bool = False) -> str:

@@ -10,18 +10,10 @@ from gleaner.control.slurm.interface import ClusterRefused, ClusterUnavailable
 from gleaner.control.slurm_admin.request import LONGEST_BYTES
 
 
-class SlurmAdminRefused(ClusterRefused):
-    """The Slurm admin service refuses with a reason. Nothing was changed, and it will refuse again."""
-
-
-class SlurmAdminSilent(ClusterUnavailable):
-    """The Slurm admin service is not running, or Slurm does not answer it. The caller can ask again later."""
-
-
 class SlurmAdminClient:
     """A Slurm admin service that listens on this path. Each call is one connection. Several threads can use the client.
 
-    Every method may raise `SlurmAdminSilent` (ask again later) or `SlurmAdminRefused` (a refusal, in one line).
+    Every method may raise `ClusterUnavailable`, also if the service is not there, or `ClusterRefused`.
 
     `epoch` returns control's present epoch. `submitted_s` is the submission time of the job as control has seen it.
     Another job with the same number is left alone.
@@ -97,16 +89,16 @@ class SlurmAdminClient:
                 with connection.makefile("rb") as answers:
                     line = answers.readline(LONGEST_BYTES)
         except OSError as error:
-            raise SlurmAdminSilent(f"the Slurm admin service at {self._path} does not answer: {error}") from error
+            raise ClusterUnavailable(f"the Slurm admin service at {self._path} does not answer: {error}") from error
         check_answer(line)
 
 
 def check_answer(line: bytes) -> None:
-    """Raise `SlurmAdminRefused` or `SlurmAdminSilent` unless the answer confirms the request."""
+    """Raise `ClusterRefused` or `ClusterUnavailable` unless the answer confirms the request."""
     try:
         answer = untrusted.json_of(line, for_display=True)
         done, kind, why = answer["ok"], answer.get("kind"), str(answer.get("why"))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise SlurmAdminSilent(f"the Slurm admin service said {line[:80]!r}") from error
+        raise ClusterUnavailable(f"the Slurm admin service said {line[:80]!r}") from error
     if done is not True:
-        raise SlurmAdminSilent(why) if kind == "away" else SlurmAdminRefused(why)
+        raise ClusterUnavailable(why) if kind == "away" else ClusterRefused(why)

@@ -62,7 +62,7 @@ class KnownNodeRecord(QueueRecord, table=True):
 
 
 class NodeRatesRecord(QueueRecord, table=True):
-    """The saves, restores and losses that were measured on a node; see `queue.node_rates`."""
+    """The saves, restores and losses that were measured on a node; see `queue.node_health`."""
 
     __tablename__ = "rate"
     __table_args__ = (
