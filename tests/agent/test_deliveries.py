@@ -25,10 +25,7 @@ def site(control: Control) -> Path:
 
 
 def submit(control: Control, folder: Path, *command: str) -> int:
-    return submit_to(control, f"file://{folder}/", *command)
-
-
-def submit_to(control: Control, url: str, *command: str) -> int:
+    url = f"file://{folder}/"
     wanted = job_spec(*command)
     outputs = OutputSpec(to=f"{url}{{job}}/")
     wanted = wanted.model_copy(update={"job": wanted.job.model_copy(update={"outputs": outputs})})
@@ -52,21 +49,6 @@ def test_an_agent_delivers_what_its_job_has_left_before_it_ends_for_lack_of_work
     found = {path.name for path in (folder / str(job)).iterdir()}
     assert f"job-{job}.sha256" in found
     assert len(found) == (detail.delivery.files or 0) + 1
-
-
-def test_a_link_that_users_put_in_the_place_of_their_target_leads_no_result_into_the_storage(control: Control) -> None:
-    """A file in an agent's folder there would be a report of it: control would believe what a user has written."""
-    folder, storage = site(control), control.state.settings.storage.folder
-    outputs = OutputSettings(urls=(f"file://{folder.parent}/{{group}}/results/",))
-    control.state.settings = control.state.settings.model_copy(update={"outputs": outputs})
-    (folder / "results").symlink_to(storage)
-    job = submit_to(control, f"file://{folder}/results/", "5")
-    assert control.live(control.agent("a", lives_s=60, idle_s=2.0)) == 0
-    delivery = control.job(job).delivery
-    assert delivery is not None
-    assert f"{folder}/results: it leads through a file or a link: list the folder itself" in delivery.problem
-    assert delivery.phase is DeliveryPhase.WAITING, "an admin can repair it"
-    assert list(storage.rglob("*.sha256")) == []
 
 
 def test_an_agent_that_ends_gives_a_delivery_up_at_once_and_the_next_one_delivers(control: Control) -> None:

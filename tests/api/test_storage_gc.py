@@ -4,7 +4,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import select
+from sqlalchemy import literal, select
 from structlog.testing import capture_logs
 from tests.api.api_harness import ApiHarness, detail
 from tests.api.test_images import pushed
@@ -38,8 +38,9 @@ from gleaner.control.daemon.storage_gc import (
     remove_garbage,
     remove_orphans,
 )
-from gleaner.control.queue import agents, attempt_reports, queries
+from gleaner.control.queue import agents, attempt_reports, leader, queries
 from gleaner.control.queue.database import connect, transaction
+from gleaner.control.queue.errors import NotLeading
 from gleaner.control.queue.queries import Kept
 from gleaner.control.queue.tables import AGENT
 from gleaner.control.settings import QueueSettings, Settings, StorageSettings
@@ -255,6 +256,66 @@ def test_a_storage_that_hangs_while_an_old_image_goes_holds_no_agent_and_a_kille
     assert remove_orphans(harness.state) == 0
 
 
+def test_a_program_that_leads_no_longer_removes_nothing_more(harness: ApiHarness, tmp_path: Path) -> None:
+    """It may have stood still: another program leads, and knows by now what this one takes for garbage."""
+
+    class Slow(FolderStorage):
+        def delete(self, key: str) -> None:
+            super().delete(key)
+            harness.state.leads_until_s = 0.0
+
+        def set_aside(self, key: str) -> None:
+            super().set_aside(key)
+            harness.state.leads_until_s = 0.0
+
+    job, agent = harness.user.submit(), harness.agent()
+    agent.claim()
+    for number in (1, 2, 3):
+        harness.publish_checkpoint(job, 1, number)
+    assert agent.completed(job, 1).status_code == 204
+    harness.state.storage = Slow(tmp_path / "storage")
+    with pytest.raises(NotLeading):
+        remove_archives(harness.state)
+    assert checkpoint_key(job, 1, 1) not in (left := harness.storage.keys("jobs"))
+
+    for digit in "12":
+        with harness.storage.draft(f"images/{digit * 64}") as draft:
+            draft.publish({})
+    harness.state.leads_until_s, harness.state.steady_clock = math.inf, lambda: 0.0
+    assert remove_orphans(harness.state) == 0
+    harness.state.steady_clock = lambda: ORPHAN_AGE_S
+    with pytest.raises(NotLeading):
+        remove_orphans(harness.state)
+    assert harness.storage.keys("images") == [f"images/{'2' * 64}"]
+
+    harness.state.leads_until_s = math.inf  # as its own clock has it
+    with transaction(harness.state.engine) as db:
+        harness.state.term = leader.try_lead(db, "this one", now=literal(1000.0), term_s=1.0)
+        assert leader.try_lead(db, "another", now=literal(2000.0), term_s=1.0)
+    with pytest.raises(NotLeading):
+        remove_archives(harness.state)
+    assert harness.storage.keys("jobs") == left
+
+
+def test_what_is_sent_again_while_a_pass_looks_stays(harness: ApiHarness, tmp_path: Path) -> None:
+    key = f"images/{'1' * 64}"
+
+    class Looking(FolderStorage):
+        def keys(self, prefix: str) -> Sequence[str]:
+            if prefix == "jobs":
+                assert put_part(harness.user, "images", f"sha256:{'1' * 64}", b"x", 1).status_code == 200
+            return super().keys(prefix)
+
+    harness.user.submit()
+    with harness.storage.draft(key) as draft:
+        draft.publish({})
+    harness.state.steady_clock = lambda: 0.0
+    assert remove_orphans(harness.state) == 0
+    harness.state.storage, harness.state.steady_clock = Looking(tmp_path / "storage"), lambda: ORPHAN_AGE_S
+    assert remove_orphans(harness.state) == 0
+    assert harness.storage.keys("images") == [key]
+
+
 def test_a_pass_removes_each_kind_of_file_by_its_own_age(harness: ApiHarness) -> None:
     now_s, folder = time.time(), harness.state.settings.storage.folder
     live = harness.agent("n1").name
@@ -271,26 +332,13 @@ def test_a_pass_removes_each_kind_of_file_by_its_own_age(harness: ApiHarness) ->
         remove_garbage(harness.state, now_s + DRAFT_AGE_S / 2, by_age=True)
         assert len(said) == 1
         remove_garbage(harness.state, now_s + DRAFT_AGE_S + 60, by_age=False)
+        assert len(said) == 1
         remove_garbage(harness.state, now_s + DRAFT_AGE_S + 60, by_age=True)
     draft.__exit__(None, None, None)
     counts = dict.fromkeys(("archives", "inputs", "orphans", "uploads", "drafts", "hashes", "tokens", "logs"), 0)
     nothing = {"event": "garbage collected", "log_level": "info", **counts}
     assert said == [nothing | {"tokens": 1, "logs": 1}, nothing | {"drafts": 1}]
     assert [file.exists() for file in (token, of_the_living, old, young)] == [False, True, False, True]
-
-
-def test_what_else_is_among_the_agents_files_keeps_no_old_file_there(harness: ApiHarness) -> None:
-    now_s, agents_folder = time.time(), harness.state.settings.storage.folder / "agents"
-    (agents_folder / "folder.log").mkdir(parents=True)
-    for link, target in (("a-link", "."), ("nowhere", "gone"), ("nowhere.log", "gone"), ("link.log", "old.log")):
-        (agents_folder / link).symlink_to(target)
-    token, old = agents_folder / "gone-agent" / "token", agents_folder / "old.log"
-    token.parent.mkdir()
-    for file in (token, old):
-        file.write_text("")
-    os.utime(old, (now_s, now_s - LOG_AGE_S - 60))
-    remove_garbage(harness.state, now_s, by_age=True)
-    assert [file.exists() for file in (token, old)] == [False, False]
 
 
 def test_a_storage_folder_that_is_gone_deletes_nothing_and_says_so(harness: ApiHarness) -> None:

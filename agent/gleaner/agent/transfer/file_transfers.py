@@ -12,10 +12,11 @@ from gleaner.agent.messages import CredentialGiven, Delivery, DeliveryReport, Fe
 from gleaner.agent.system import openat
 from gleaner.agent.transfer import process
 from gleaner.agent.transfer.credentials import Credential
-from gleaner.agent.transfer.deliver import DeliverRequest, remove_stages
+from gleaner.agent.transfer.deliver import DeliverRequest
 from gleaner.agent.transfer.fetch import FetchRequest
 from gleaner.agent.transfer.process import Limits, TemporaryFailure, TransferFailure, TransferStopped
 from gleaner.agent.transfer.rules import Access
+from gleaner.agent.transfer.stage import remove_stages
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,8 @@ class ListedFolder:
         self._listed = [place.folders for place in places if place.scheme == "file"]
         self._top = max((each for each in self._listed if self._names[: len(each)] == each), key=len)
 
-    def read(self, *, has_digest: bool) -> Iterator[bytes]:
+    def read(self, **_: bool) -> Iterator[bytes]:
         """Yield the content of a file that everybody on this node may read. Links are followed within the list."""
-        del has_digest  # the system says where a file ends
         path, above = f"/{'/'.join(self._names)}", self._top[: len(self._names) - 1]
         below = "/".join(self._names[len(above) :])
         with self._open_listed(above) as listed:

@@ -55,9 +55,8 @@ class S3(RemoteServer):
         self._server.retries = 1
         self._bucket, self._above = "".join(self.where.folders[:1]), self.where.folders[1:]
 
-    def read(self, *, has_digest: bool) -> Iterator[bytes]:
+    def read(self, **_: bool) -> Iterator[bytes]:
         """Yield the content of an object, in one request: it is the same object from the first byte to the last."""
-        del has_digest  # a length is always expected
         shown, size_bytes, loop = allowed_urls.shown(self.url), 0, self._loops.get_loop()
         if not self._above or "?" in unquote(self.url):
             raise PermanentFailure(f"{shown}: name a bucket and a key, without a ?")

@@ -1,12 +1,15 @@
-"""The files of a result on their way to their target."""
+"""The files of a result on their way to their target, for agents and for `glean results`."""
 
 import hashlib
 import io
 import math
 import os
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from gleaner.agent.system import openat
 
@@ -15,6 +18,47 @@ SLOWEST_BYTES_PER_S = 2**20
 """A file system that syncs fewer bytes in a second, or a server that moves fewer, hangs."""
 REPORTS_WHILE_SILENT = 4
 """So often progress is reported in the time in which something must be heard."""
+
+
+@contextmanager
+def stage_folder(parent: int, job: int, number: object) -> Generator[int]:
+    """Make a folder for a try to move a job's result, which nobody else can enter, and remove it at the end."""
+    name = f".gleaner-{job}-{number}"
+    os.mkdir(name, 0o700, dir_fd=parent)
+    try:
+        with openat.walk(parent, (name,)) as folder:
+            yield folder
+    finally:
+        remove_stages(parent, job, number)
+
+
+def remove_stages(parent: int, job: int, number: object = "") -> None:
+    """Remove the folders of all tries to move a job's result, or of this one. Somebody else's may stay."""
+    for name in openat.entries(parent):
+        if name.startswith(f".gleaner-{job}-{number}"):
+            with suppress(OSError):
+                os.chmod(name, 0o700, dir_fd=parent)
+                with openat.walk(parent, (name,)) as folder:
+                    openat.empty(folder)
+                os.rmdir(name, dir_fd=parent)
+
+
+def staged_files(stage: int, modes: int = 0o755) -> Iterator[tuple[int, Names]]:
+    """Yield the files in a fixed order, each with its open folder. There are no links, and pipes are passed over.
+
+    What the job has forbidden its owner is allowed again: the result is to be read and moved. `modes` are the bits that
+    a file's mode may have.
+    """
+    os.fchmod(stage, 0o700)
+    for above, folders, files, folder in os.fwalk(".", dir_fd=stage):
+        folders.sort(key=os.fsencode)
+        for name in folders:
+            os.chmod(name, 0o700, dir_fd=folder)
+        for name in sorted(files, key=os.fsencode):
+            mode = os.stat(name, dir_fd=folder).st_mode
+            if stat.S_ISREG(mode):
+                os.chmod(name, modes & (0o777 if mode & stat.S_IXUSR else 0o666), dir_fd=folder)
+                yield folder, (*PurePosixPath(above).parts, name)
 
 
 @dataclass(frozen=True, slots=True)

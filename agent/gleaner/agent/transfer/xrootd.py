@@ -52,9 +52,8 @@ class Xrootd(RemoteServer):
         )
         self._server.protocol = where.scheme
 
-    def read(self, *, has_digest: bool) -> Iterator[bytes]:
+    def read(self, **_: bool) -> Iterator[bytes]:
         """Yield the content of a file, until the server answers that there is no more."""
-        del has_digest  # the server always says where a file ends
         if "?" in unquote(self.url) or not self.where.folders:
             raise PermanentFailure(f"{allowed_urls.shown(self.url)}: name a file, without a ?")
         path, read_bytes = self._path(()), 0

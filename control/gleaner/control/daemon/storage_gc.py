@@ -24,7 +24,6 @@ a program that was killed.
 
 import os
 import re
-import stat
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -245,7 +244,7 @@ def forget_tokens(state: ControlState, folder: Path, now_s: float) -> int:
 
 
 def _agents(folder: Path) -> list[str]:
-    return sorted(entry.name for entry in folder.iterdir() if _kind(entry) == stat.S_IFDIR) if folder.is_dir() else []
+    return sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
 
 
 def remove_logs(folder: Path, *, before_s: float) -> int:
@@ -253,17 +252,10 @@ def remove_logs(folder: Path, *, before_s: float) -> int:
 
     Return their number. Raises `OSError`.
     """
-    logs = [log for log in folder.glob("*.log") if _kind(log) == stat.S_IFREG]
-    old = [log for log in logs if log.stat().st_mtime < before_s]
+    old = [log for log in folder.glob("*.log") if log.is_file() and log.stat().st_mtime < before_s]
     for log in old:
         log.unlink()
     return len(old)
-
-
-def _kind(path: Path) -> int:
-    """Return the kind of a file, or 0 if it does not exist. Links are not followed."""
-    about = _facts(path)
-    return 0 if about is None else stat.S_IFMT(about.st_mode)
 
 
 def _facts(path: Path) -> os.stat_result | None:
