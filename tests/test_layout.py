@@ -81,7 +81,7 @@ def test_the_slurm_admin_loads_no_library_and_of_gleaner_only_what_it_works_with
         "gleaner.control.slurm",
     }
     assert {name.rpartition(".")[2] for name in ours - packages} == {
-        "atomic", "comments", "hostlist", "interface", "ipc", "listed_folders", "mount_folders", "openat", "parse",
+        "atomic", "hostlist", "interface", "ipc", "listed_folders", "mount_folders", "openat", "parse",
         "request", "run", "snapshot", "system_programs", "untrusted",
     }  # fmt: skip
 

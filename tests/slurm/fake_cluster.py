@@ -15,17 +15,20 @@ from gleaner.agent.privileged.common.request import Refused
 from gleaner.control.policy.entitlements import targets_of
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.resources import Resources
-from gleaner.control.slurm.comments import (
+from gleaner.control.slurm.interface import AgentRequest, ClusterRefused, ClusterUnavailable, SchedulerId
+from gleaner.control.slurm.owners_view import holdings, job_class, wishes
+from gleaner.control.slurm.snapshot import (
     ASKED_TO_SAVE,
     DRAINED_BY,
     OURS,
     RELEASED,
     RELEASED_ON_TOP,
     WAITS_FOR_ITS_TURN,
+    JobPhase,
+    SlurmJob,
+    SlurmNode,
+    Snapshot,
 )
-from gleaner.control.slurm.interface import AgentRequest, ClusterRefused, ClusterUnavailable, SchedulerId
-from gleaner.control.slurm.owners_view import holdings, job_class, wishes
-from gleaner.control.slurm.snapshot import JobPhase, SlurmJob, SlurmNode, Snapshot
 from gleaner.control.slurm_admin.client import SlurmAdminClient
 from gleaner.control.slurm_admin.rules import TOP_NICE, check_partitions
 

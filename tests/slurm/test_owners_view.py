@@ -7,11 +7,10 @@ from tests.slurm.records import short_table as text
 from gleaner.control.policy.entitlements_view import Wish
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.resources import Resources
-from gleaner.control.slurm.comments import is_held_for_us
 from gleaner.control.slurm.interface import ClusterError
 from gleaner.control.slurm.owners_view import begins_later, holdings, is_ready, job_class, owners_view, wishes
 from gleaner.control.slurm.parse import parse_tables
-from gleaner.control.slurm.snapshot import JobPhase, SlurmJob, Snapshot
+from gleaner.control.slurm.snapshot import JobPhase, SlurmJob, Snapshot, is_held_for_us
 
 READ_S = 1795275200.0
 NODES = (

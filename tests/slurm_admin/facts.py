@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from gleaner.control.slurm.comments import DRAINED_BY, WAITS_FOR_ITS_TURN
-from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode
+from gleaner.control.slurm.snapshot import DRAINED_BY, WAITS_FOR_ITS_TURN, SlurmJob, SlurmNode
 from gleaner.control.slurm_admin.settings import SlurmAdminSettings
 
 ACCOUNT = "gleaner-slurm-admin"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gleaner.control.slurm.comments import CLASSES, DEFAULT_CLASS
+from gleaner.control.slurm.snapshot import CLASSES, DEFAULT_CLASS
 from gleaner.control.slurm_admin import settings
 from gleaner.control.slurm_admin.settings import WrongSettings
 

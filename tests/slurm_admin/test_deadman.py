@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 from tests.slurm_admin import facts
 
-from gleaner.control.slurm import comments
+from gleaner.control.slurm import snapshot
 from gleaner.control.slurm_admin import rules, settings
 
 DEADMAN = Path(__file__).parents[2] / "deploy" / "deadman"
@@ -77,12 +77,12 @@ def test_only_nodes_that_our_account_drained_with_our_mark_are_set_back(deadman:
 
 
 def test_it_knows_the_same_marks_as_the_slurm_admin(deadman: ModuleType) -> None:
-    assert (deadman.OURS, deadman.RELEASED) == (comments.OURS, comments.RELEASED)
-    assert (deadman.DRAINED_BY, deadman.TOP_NICE) == (comments.DRAINED_BY, rules.TOP_NICE)
+    assert (deadman.OURS, deadman.RELEASED) == (snapshot.OURS, snapshot.RELEASED)
+    assert (deadman.DRAINED_BY, deadman.TOP_NICE) == (snapshot.DRAINED_BY, rules.TOP_NICE)
     assert str(settings.FILE) == deadman.SETTINGS
     script = (DEADMAN.parent / "slurm" / "job_submit.lua").read_text()
-    assert f'local OURS = "{comments.OURS}"' in script
-    assert comments.WAITS_FOR_ITS_TURN.removeprefix(comments.OURS) in script
+    assert f'local OURS = "{snapshot.OURS}"' in script
+    assert snapshot.WAITS_FOR_ITS_TURN.removeprefix(snapshot.OURS) in script
 
 
 def test_it_reads_the_shipped_settings_as_the_slurm_admin_does(deadman: ModuleType) -> None:

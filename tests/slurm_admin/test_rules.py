@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from tests.slurm_admin import facts
 
 from gleaner.agent.privileged.common.request import Refused
-from gleaner.control.slurm import comments
-from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode
+from gleaner.control.slurm import snapshot
 from gleaner.control.slurm_admin import rules
 from gleaner.control.slurm_admin.request import (
     Drain,
@@ -30,22 +29,22 @@ REQUESTS: list[JobRequest] = [
 every_request = pytest.mark.parametrize("request_", REQUESTS, ids=repr)
 
 
-def done(request: JobRequest, job: SlurmJob) -> list[str]:
+def done(request: JobRequest, job: snapshot.SlurmJob) -> list[str]:
     return [" ".join(command) for command in rules.commands_for_job(request, job, SETTINGS)]
 
 
-def done_to(request: NodeRequest, *nodes: SlurmNode) -> list[str]:
+def done_to(request: NodeRequest, *nodes: snapshot.SlurmNode) -> list[str]:
     found = rules.commands_for_nodes(request, {node.name: node for node in nodes}, SETTINGS, facts.ACCOUNT)
     return [" ".join(command) for command in found]
 
 
-def refusal(request: JobRequest, job: SlurmJob) -> str:
+def refusal(request: JobRequest, job: snapshot.SlurmJob) -> str:
     with pytest.raises(Refused) as refused:
         done(request, job)
     return str(refused.value)
 
 
-def refusal_to(request: NodeRequest, *nodes: SlurmNode) -> str:
+def refusal_to(request: NodeRequest, *nodes: snapshot.SlurmNode) -> str:
     with pytest.raises(Refused) as refused:
         done_to(request, *nodes)
     return str(refused.value)
@@ -157,14 +156,14 @@ def test_what_control_takes_for_held_for_us_the_slurm_admin_releases(mark: str, 
     try:
         done(Release("7", top=False), job)
     except Refused:
-        assert not comments.is_held_for_us(job)
+        assert not snapshot.is_held_for_us(job)
     else:
-        assert comments.is_held_for_us(job)
+        assert snapshot.is_held_for_us(job)
 
 
 def test_a_job_that_held_itself_after_its_requeue_is_ours_to_release() -> None:
-    assert comments.is_held_for_us(facts.job(admin_comment="gleaner: released", restarts=1))
-    assert not comments.is_held_for_us(facts.job(admin_comment="", restarts=1))
+    assert snapshot.is_held_for_us(facts.job(admin_comment="gleaner: released", restarts=1))
+    assert not snapshot.is_held_for_us(facts.job(admin_comment="", restarts=1))
 
 
 @pytest.mark.parametrize("facts_", [{"can_requeue": False}, {"is_batch": False}], ids=["no-requeue", "interactive"])
@@ -173,7 +172,7 @@ def test_a_job_that_slurm_cannot_requeue_is_left_alone(facts_: dict[str, bool]) 
 
 
 @pytest.mark.parametrize(
-    "mark", [comments.ASKED_TO_SAVE, comments.WAITS_FOR_ITS_TURN, comments.RELEASED_ON_TOP, "gleaner: 12 of 10 CPUs"]
+    "mark", [snapshot.ASKED_TO_SAVE, snapshot.WAITS_FOR_ITS_TURN, snapshot.RELEASED_ON_TOP, "gleaner: 12 of 10 CPUs"]
 )
 def test_what_was_put_back_and_is_not_held_is_held_whatever_our_mark_on_it_says(mark: str) -> None:
     """Its owner has requeued it, or Slurm has since its node died; it carries the mark of before."""
@@ -259,7 +258,7 @@ def test_a_node_that_is_out_of_service_already_is_not_drained_by_us(states: tupl
     ],
     ids=["another's", "another's with our words", "our account's with other words", "not drained"],
 )
-def test_only_nodes_that_carry_our_mark_are_set_back(node: SlurmNode) -> None:
+def test_only_nodes_that_carry_our_mark_are_set_back(node: snapshot.SlurmNode) -> None:
     assert "was not drained by us" in refusal_to(Resume(("n1",)), node)
 
 

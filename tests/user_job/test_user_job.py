@@ -34,7 +34,7 @@ from gleaner.agent.user_job.catalog import Catalog, program_of
 from gleaner.agent.user_job.program import UserJob
 from gleaner.agent.user_job.slurm_reporter import FAILED, TERMINATED, deliver
 from gleaner.agent.user_job.when_to_save import SavePlan, SaveWish, by_clock, by_signal, is_started_by_gleaner
-from gleaner.control.slurm.comments import ASKED_TO_SAVE
+from gleaner.control.slurm.snapshot import ASKED_TO_SAVE
 
 
 def job(**changes: Any) -> SlurmJobRecord:

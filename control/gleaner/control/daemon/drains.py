@@ -19,10 +19,9 @@ from gleaner.control.queue import agents, drains, entitlement_actions, relocatio
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.entitlement_actions import JobActions
 from gleaner.control.queue.relocation import AgentFound
-from gleaner.control.slurm.comments import DRAINED_BY
 from gleaner.control.slurm.interface import Cluster, ClusterError, ClusterRefused
 from gleaner.control.slurm.owners_view import job_class
-from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode, Snapshot, number_of
+from gleaner.control.slurm.snapshot import DRAINED_BY, SlurmJob, SlurmNode, Snapshot, number_of
 from gleaner.control.slurm_admin.client import SlurmAdminClient
 from gleaner.control.slurm_admin.request import LONGEST_PERSON
 

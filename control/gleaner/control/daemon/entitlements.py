@@ -38,7 +38,6 @@ from gleaner.control.queue.entitlement_actions import JobActions
 from gleaner.control.queue.errors import NotLeading, QueueError
 from gleaner.control.queue.leader import Term
 from gleaner.control.settings import EntitlementSettings
-from gleaner.control.slurm.comments import OURS, RELEASED, RELEASED_ON_TOP, is_held_for_us
 from gleaner.control.slurm.interface import Cluster, ClusterError, ClusterRefused, ClusterUnavailable
 from gleaner.control.slurm.owners_view import (
     begins_later,
@@ -49,7 +48,7 @@ from gleaner.control.slurm.owners_view import (
     owners_view,
     wishes,
 )
-from gleaner.control.slurm.snapshot import JobPhase, SlurmJob, Snapshot
+from gleaner.control.slurm.snapshot import OURS, RELEASED, RELEASED_ON_TOP, JobPhase, SlurmJob, Snapshot, is_held_for_us
 from gleaner.control.slurm_admin.client import SlurmAdminClient
 from gleaner.control.slurm_admin.request import LONGEST_TEXT
 from gleaner.control.slurm_admin.rules import TOP_NICE

@@ -12,9 +12,8 @@ from functools import cache, partial
 from gleaner.control.policy.entitlements_view import Wish
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.resources import Resources
-from gleaner.control.slurm.comments import CHECKPOINTABLE, PREEMPTIBLE, class_of
 from gleaner.control.slurm.interface import ClusterError
-from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode, Snapshot, number_of
+from gleaner.control.slurm.snapshot import CLASSES, SlurmJob, SlurmNode, Snapshot, class_of, number_of
 
 _LIMITS = ("Assoc", "QOS")
 _NOT_READY = (
@@ -26,7 +25,8 @@ job."""
 _REQUEUE_WAIT_S = 600
 """A begin time at most this far ahead is ignored, because Slurm itself delays a requeued job by two minutes."""
 _BEYOND_AND_OR = frozenset("[]()*:")
-_CLASSES = {PREEMPTIBLE: JobClass.PREEMPTIBLE, CHECKPOINTABLE: JobClass.CHECKPOINTABLE}
+_CLASSES: dict[str, JobClass] = dict(zip(CLASSES, JobClass, strict=True))
+"""By the word for it. Both are in the same order."""
 
 
 def owners_view(snapshot: Snapshot, partitions: Sequence[str], *, agents: str) -> Snapshot:

@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import assert_never
 
 from gleaner.agent.privileged.common.request import Refused
-from gleaner.control.slurm.comments import (
+from gleaner.control.slurm.snapshot import (
     ASKED_TO_SAVE,
     CHECKPOINTABLE,
     DEFAULT_CLASS,
@@ -29,10 +29,11 @@ from gleaner.control.slurm.comments import (
     RELEASED,
     RELEASED_ON_TOP,
     WAITS_FOR_ITS_TURN,
+    SlurmJob,
+    SlurmNode,
     class_of,
     is_held_for_us,
 )
-from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode
 from gleaner.control.slurm_admin.request import (
     Drain,
     Explain,

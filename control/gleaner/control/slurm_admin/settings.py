@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gleaner.control.slurm.comments import CLASSES
+from gleaner.control.slurm.snapshot import CLASSES
 
 FILE = Path("/etc/gleaner/slurm-admin.conf")
 
