@@ -46,15 +46,6 @@ def test_an_image_is_pushed_listed_shown_used_and_removed(harness: CliHarness) -
     assert "no image pi:1" in harness.refused("image", "show", "pi:1", code=1)
 
 
-def test_an_oci_layout_is_pushed_from_its_folder(harness: CliHarness) -> None:
-    for name, content in MadeImage().oci_files().items():
-        path = harness.folder / "layout" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    row = json.loads(harness.good("image", "push", "pi:1", "layout", "--json", *FOR))
-    assert row["image_id"] == MadeImage().image_id
-
-
 def test_an_admin_names_the_group(admin: CliHarness, harness: CliHarness) -> None:
     pushed(harness, "pi:1", MadeImage())
     assert "pi:1" in admin.good("image", "list")

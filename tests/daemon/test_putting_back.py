@@ -18,7 +18,7 @@ from gleaner.control.queue.backup import BackupFailed
 from gleaner.control.queue.database import UNFINISHED, check_schema, connect, migrate, transaction
 from gleaner.control.queue.errors import SchemaMismatch
 from gleaner.control.queue.recovery import Recovered
-from gleaner.control.queue.tables import JOB, LEADER
+from gleaner.control.queue.tables import LEADER
 from gleaner.control.states import State
 
 AWAY_S = 1e6
@@ -176,16 +176,6 @@ def test_a_damaged_backup_changes_nothing(harness: QueueHarness, storage: Folder
     with pytest.raises(BackupFailed):
         restore(harness, file)
     assert harness.row(job).state is State.NEW
-
-
-def test_a_backup_is_of_one_instant(harness: QueueHarness, tmp_path: Path) -> None:
-    job = harness.job()
-    FolderStorage(tmp_path / "storage").prepare()
-    with transaction(harness.engine) as db:
-        db.execute(JOB.update().values(priority=7))
-        backup.back_up(harness.engine, tmp_path / "backup")
-    restore(harness, tmp_path / "backup")
-    assert harness.row(job).priority == 0
 
 
 def test_a_backup_ends_although_others_write_between_any_two_of_its_steps(

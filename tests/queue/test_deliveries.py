@@ -180,10 +180,8 @@ def test_what_no_other_try_changes_is_given_up_at_once_and_may_be_asked_for_anew
             "file:///data/other/{index}/",
             "is not below a URL that this site allows: an admin may add it to urls in [out",
         ),
-        ("file:///data/physics/../other/{job}", "must not lead upward"),
         ("file:///data/physics/{run}", "only {campaign}, {index} and {job} are filled in"),
         ("file:///data/physics/a?b", "a folder has no ?"),
-        ("ftp://host/a", "must begin with"),
     ],
 )
 def test_a_target_that_may_not_be_is_refused_at_the_submission(site: QueueHarness, to: str, said: str) -> None:

@@ -183,15 +183,6 @@ def test_a_published_image_is_for_all_groups_and_a_groups_own_goes_before_it(har
         harness.do(images.remove, "*", "other")
 
 
-def test_an_image_that_was_unpublished_goes_from_the_storage_once_no_group_has_it(harness: QueueHarness) -> None:
-    put(harness, OLD)
-    harness.do(images.publish, "physics", "pythia:8.3", by="root", now_s=harness.now_s)
-    harness.do(images.remove, "physics", "pythia:8.3")
-    assert harness.look(images.stored_ids) == {OLD}
-    harness.do(images.remove, "*", "pythia:8.3")
-    assert harness.look(images.stored_ids) == set()
-
-
 def warning(harness: QueueHarness, image: str) -> str:
     return harness.do(images.check_exists, "physics", image)
 
