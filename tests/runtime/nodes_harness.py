@@ -87,7 +87,7 @@ class Node:
     def versions(self) -> Versions:
         """The versions that decide which kinds of processes are saved here."""
         has_freezer = self.outside(Path("/sys/fs/cgroup/freezer")).is_dir()
-        return Versions(platform.release(), self.runtime.facts().criu, cgroups=1 if has_freezer else 2)
+        return Versions(platform.release(), self.run("criu", "--version"), cgroups=1 if has_freezer else 2)
 
     def containers(self) -> list[str]:
         """The names of all containers of these tests."""
