@@ -9,10 +9,9 @@ import numpy as np
 from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.model import Machine, Schedule, Workload, uninterrupted
 from gleaner.control.simulation.replay.agents import layer_of, stretches
-from gleaner.control.simulation.replay.arrival import by_arrival, run_by_arrival
 from gleaner.control.simulation.replay.conservative import by_promise, run_by_promise
+from gleaner.control.simulation.replay.in_order import by_arrival, by_rank, run_in_order
 from gleaner.control.simulation.replay.loop import Book, Loop, rules_of, run_loop
-from gleaner.control.simulation.replay.rank import by_rank, run_by_rank
 from gleaner.control.simulation.replay.unit_ledger import UnitLedger, new_ledger
 from gleaner.control.simulation.settings import AgentSettings, SchedulerKind, SchedulerSettings
 
@@ -43,9 +42,9 @@ def run(
         from_s = 0.0 if keep_waiting else -math.inf
         return replayed(run_by_promise, lambda ledger: by_promise(ledger, from_s))
     if scheduler.kind in {SchedulerKind.PRIORITY, SchedulerKind.SFS}:
-        return replayed(run_by_rank, lambda each: by_rank(each, workload, scheduler, is_kept_full=keep_waiting > 0))
+        return replayed(run_in_order, lambda each: by_rank(each, workload, scheduler, is_kept_full=keep_waiting > 0))
     overtaking = scheduler.kind is SchedulerKind.EASY
-    return replayed(run_by_arrival, lambda ledger: by_arrival(ledger, overtaking=overtaking))
+    return replayed(run_in_order, lambda ledger: by_arrival(ledger, overtaking=overtaking))
 
 
 def run_queue(  # noqa: PLR0917
