@@ -30,7 +30,15 @@ from gleaner.control.simulation.model import Codes, Counts, Seconds, Workload, r
 from gleaner.control.simulation.replay import backfill
 from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArray
 from gleaner.control.simulation.replay.compiler import inner, loop, part
-from gleaner.control.simulation.replay.loop import Discipline, Rules, always, is_any_waiting, loop_of, never
+from gleaner.control.simulation.replay.loop import (
+    Discipline,
+    Rules,
+    always,
+    is_any_waiting,
+    loop_of,
+    never,
+)
+from gleaner.control.simulation.replay.request import ReplayRequest
 from gleaner.control.simulation.replay.unit_ledger import (
     UnitLedger,
     free_of,
@@ -40,7 +48,7 @@ from gleaner.control.simulation.replay.unit_ledger import (
     start_chosen,
     stop,
 )
-from gleaner.control.simulation.settings import Backfill, SchedulerSettings, ShareSettings
+from gleaner.control.simulation.settings import Backfill, ShareSettings
 from gleaner.control.simulation.settings import SchedulerKind as Kind
 
 easy = inner(backfill.easy)
@@ -92,22 +100,20 @@ def _least(values: Counts | Seconds, nothing: float) -> Any:
     return least
 
 
-def by_rank(ledger: UnitLedger, workload: Workload, scheduler: SchedulerSettings, *, is_kept_full: bool) -> InOrder:
+def by_rank(ledger: UnitLedger, request: ReplayRequest) -> InOrder:
     """Return the queue before anything was submitted.
 
     Raise `BadScenario` for a target of somebody who is not among the workload's users, and where nobody has a target.
     """
+    workload, scheduler, weights = request.workload, request.scheduler, request.scheduler.priority
     if scheduler.kind is Kind.SFS:
         owner, targets = workload.user, targets_of(workload, scheduler.sfs)
     else:  # nobody is below a target of 0, so one owner will do
         owner, targets = np.zeros(len(workload), np.int32), np.zeros(1)
-    weights = scheduler.priority
-    since_s = np.zeros(len(workload)) if is_kept_full else workload.submit_s
     jobs, blocks = len(workload), (backfill.LEVELS, len(workload) // backfill.BLOCK + 1)
     ranks = Ranks(
-        # The limit counts as users asked for it, whatever the speed of the machine.
-        key=weights.per_second * -since_s + weights.per_unit * ledger.units + weights.per_limit_s * workload.limit_s,
-        per_second=float(weights.per_second) if is_kept_full else 0.0,
+        key=keys_of(request, ledger.units),
+        per_second=float(weights.per_second) if request.keep_waiting else 0.0,
         owner=owner,
         targets=targets,
         holds=np.zeros(len(targets), np.int64),
@@ -116,6 +122,14 @@ def by_rank(ledger: UnitLedger, workload: Workload, scheduler: SchedulerSettings
     least = np.zeros(blocks, np.int64), np.zeros(blocks)
     waiting = backfill.Waiting(np.empty(jobs, np.int64), np.empty(jobs), *least, ledger.starts)
     return InOrder(ledger, np.empty(jobs, np.int64), waiting, ranks, weights.backfill is not Backfill.NONE)
+
+
+def keys_of(request: ReplayRequest, units: Counts) -> Seconds:
+    """Return the priority that each job, which asks for so many units, would have at time 0 (see `Ranks.key`)."""
+    workload, weights = request.workload, request.scheduler.priority
+    since_s = np.zeros(len(workload)) if request.keep_waiting else workload.submit_s
+    # The limit counts as users asked for it, whatever the speed of the machine.
+    return weights.per_second * -since_s + weights.per_unit * units + weights.per_limit_s * workload.limit_s
 
 
 def targets_of(workload: Workload, share: ShareSettings) -> NDArray[np.float64]:
