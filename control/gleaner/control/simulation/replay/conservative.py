@@ -43,7 +43,7 @@ class ByPromise(NamedTuple):
     """The beginning of each running job's reservation, by job."""
     profile: backfill.Timeline
     ended: backfill.Timeline
-    """What has ended at this instant, in any order."""
+    """The work that has ended at this instant, in any order."""
     state: RecordArray
     """One record."""
 

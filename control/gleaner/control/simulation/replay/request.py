@@ -1,4 +1,4 @@
-"""What is to be replayed, and the answer to it."""
+"""The request for a replay, and the answer to it."""
 
 import math
 from dataclasses import dataclass, replace

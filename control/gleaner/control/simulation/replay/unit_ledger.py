@@ -40,7 +40,7 @@ class UnitLedger(NamedTuple):
     heap_s: Seconds
     heap_job: Counts
     ends: backfill.Timeline
-    """When what runs is expected to end."""
+    """The expected ends of running work."""
     starts: Counts
     """Room for the jobs that a decision starts."""
     state: RecordArray
