@@ -39,19 +39,11 @@ def decided(
     def held(one: str, kinds: Sequence[int] = (FIXED, KILLED, SAVED)) -> int:
         return sum(job.units for job in (*running, *promised) if job.owner == one and job.kind in kinds)
 
-    units = np.array([job.units for job in running], np.int64)
+    rows = [(j.units, owners.index(j.owner), j.kind, j.priority, NOW_S - j.ran_s, j.cost_s) for j in running]
     victims = np.empty(len(running), np.int64)
     found, many = decide(
         twin.Asked(wish.units, owners.index(wish.owner), int(wish.kind)),
-        twin.RunningArrays(
-            units=units,
-            gives=units,
-            owner=np.array([owners.index(job.owner) for job in running], np.int64),
-            job_class=np.array([job.kind for job in running], np.int64),
-            priority=np.array([job.priority for job in running], np.int64),
-            since_s=np.array([NOW_S - job.ran_s for job in running], float),
-            cost_s=np.array([job.cost_s for job in running], float),
-        ),
+        np.array(rows, twin.RUNNING),
         twin.Owners(
             used=np.array([held(owner) for owner in owners], np.int64),
             used_fixed=np.array([held(owner, [FIXED]) for owner in owners], np.int64),

@@ -11,6 +11,7 @@ from tests.simulation.oracle_nodes import replayed_with_agents, work_of
 from gleaner.control.simulation.metrics.node_time import between
 from gleaner.control.simulation.model import Allocation, Machine, NodeClass, Workload, of_nodes
 from gleaner.control.simulation.replay.dispatch import replay
+from gleaner.control.simulation.replay.request import ReplayRequest
 from gleaner.control.simulation.settings import AgentQueueSettings, AgentSettings, CostSettings, Migration
 
 pytestmark = pytest.mark.extended
@@ -75,7 +76,7 @@ def test_agents_and_jobs_never_share_a_node(
         jobs_ = data.draw(st.sampled_from([None, 20]))
         queue = AgentQueueSettings(jobs=jobs_, work_s=40)
         rules = rules.model_copy(update={"preemption": data.draw(st.booleans()), "queue": queue})
-    schedule = nodes.run(workload, machine, settings, rules, until_s=1000)
+    schedule = nodes.run(ReplayRequest(workload, machine, settings, rules, until_s=1000))
     ours, jobs = schedule.agents, schedule.jobs
     assert schedule.parts is not None
     assert (ours.compute_s >= 0).all()
@@ -96,9 +97,8 @@ def test_where_nodes_are_alike_agents_do_the_same_as_where_they_are_counted(
 
     workload, machine = case
     ours = agents(50, synchronised=synchronised)
-    one, other = (
-        loop.run(workload, of_nodes(machine.cores), scheduler("easy"), ours, until_s=500) for loop in (nodes, queueing)
-    )
+    request = ReplayRequest(workload, of_nodes(machine.cores), scheduler("easy"), ours, until_s=500)
+    one, other = nodes.run(request), queueing.run(request)
     assert one.start_s.tobytes() == other.start_s.tobytes()
     assert between(one.agents, 0, 500) == pytest.approx(between(other.agents, 0, 500))
 
@@ -133,7 +133,7 @@ def preempted(workload: Workload, machine: Machine, kind: str, rules: AgentSetti
     """Compare jobs and agents with the readable form, one by one."""
     from gleaner.control.simulation.replay import nodes
 
-    schedule = nodes.run(workload, machine, scheduler(kind), rules)
+    schedule = nodes.run(ReplayRequest(workload, machine, scheduler(kind), rules))
     over, slices = replayed_with_agents(work_of(workload), machine, rules, overtaking=kind == "easy")
     assert places(schedule) == sorted(stretch.row() for stretch in over)
     ours = schedule.agents

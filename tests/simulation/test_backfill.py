@@ -38,10 +38,9 @@ def easy(cluster: Cluster, *, sharp: bool = False, fast: bool = False, refused: 
     decide = compiled_easy if fast else backfill.easy
     units, limit_s = _queue(cluster)
     by_end = sorted({job.expected_end_s for job in cluster.running})
-    room = len(by_end) + len(units)
-    ends_s, ends_units = np.zeros(room), np.zeros(room, np.int64)
-    ends_s[: len(by_end)] = by_end
-    ends_units[: len(by_end)] = [sum(job.units for job in cluster.running if job.expected_end_s == s) for s in by_end]
+    ends = backfill.timeline(len(by_end) + len(units))
+    for job in cluster.running:
+        backfill.expect(ends, job.expected_end_s, job.units)
     blocks = len(units) // backfill.BLOCK + 1
     least_units, least_limit_s = np.zeros((backfill.LEVELS, blocks), np.int64), np.zeros((backfill.LEVELS, blocks))
     if sharp:
@@ -52,15 +51,17 @@ def easy(cluster: Cluster, *, sharp: bool = False, fast: bool = False, refused: 
                 least_units[level, block] = units[part].min(initial=backfill.GONE)
                 least_limit_s[level, block] = limit_s[part].min(initial=math.inf)
     starts = np.zeros(max(1, len(units)), np.int64)
-    queue = (units, limit_s, least_units, least_limit_s, 0, len(units), refused, True, starts, None, math.inf, 0)
-    found, running, shadow_s, extra = decide(NOW_S, cluster.free, len(by_end), ends_s, ends_units, *queue)
+    waiting, span = backfill.Waiting(units, limit_s, least_units, least_limit_s, starts), (0, len(units), refused)
+    nothing = backfill.Reservation(math.inf, 0)
+    found, (shadow_s, extra) = decide(waiting, span, ends, None, NOW_S, cluster.free, True, nothing)
     for block in range(blocks):
         of_it = range(block * backfill.BLOCK, min((block + 1) * backfill.BLOCK, len(units)))
-        left = [at for at in of_it if at not in starts[:found]]
-        assert least_units[0, block] <= units[left].min(initial=backfill.GONE)
-        assert least_limit_s[0, block] <= limit_s[left].min(initial=math.inf)
-    ends = ends_s[:running].tolist(), ends_units[:running].tolist()
-    return Decision(starts[:found].tolist(), float(shadow_s), int(extra), *ends)
+        waits = [at for at in of_it if at not in starts[:found]]
+        assert least_units[0, block] <= units[waits].min(initial=backfill.GONE)
+        assert least_limit_s[0, block] <= limit_s[waits].min(initial=math.inf)
+    running = int(ends.size[0])
+    left = ends.at_s[:running].tolist(), ends.units[:running].tolist()
+    return Decision(starts[:found].tolist(), float(shadow_s), int(extra), *left)
 
 
 def _queue(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
@@ -128,14 +129,13 @@ def promises(cluster: Cluster, *, fast: bool = False) -> list[float]:
     decide = compiled_conservative if fast else backfill.conservative
     units, limit_s = _queue(cluster)
     ends = sorted({job.expected_end_s for job in cluster.running})
-    room = 2 * (len(ends) + len(units)) + 4
-    steps_s, steps_free = np.zeros(room), np.zeros(room, np.int64)
-    steps_s[: len(ends) + 1] = [NOW_S, *ends]
+    profile = backfill.timeline(2 * (len(ends) + len(units)) + 4)
     for step, at_s in enumerate([NOW_S, *ends]):
-        steps_free[step] = cluster.units - sum(job.units for job in cluster.running if job.expected_end_s > at_s)
+        held = sum(job.units for job in cluster.running if job.expected_end_s > at_s)
+        backfill.insert(profile, step, at_s, cluster.units - held)
     promised_s = np.full(len(units), np.nan)
-    ended = np.empty(0), np.empty(0, np.int64)
-    decide(NOW_S, len(ends) + 1, steps_s, steps_free, *ended, units, limit_s, promised_s, math.inf)
+    queue = backfill.Promised(units, limit_s, promised_s)
+    decide(queue, profile, backfill.timeline(0), NOW_S, math.inf)
     return promised_s.tolist()
 
 

@@ -9,6 +9,7 @@ from tests.simulation.oracle import workload_of
 
 from gleaner.control.simulation.model import Allocation, Machine, NodeClass, Workload
 from gleaner.control.simulation.replay.dispatch import replay
+from gleaner.control.simulation.replay.request import ReplayRequest
 from gleaner.control.simulation.settings import (
     Migration,
 )
@@ -184,7 +185,8 @@ def test_a_job_computes_as_long_as_it_takes_however_often_it_is_moved(
     from gleaner.control.simulation.replay import nodes
 
     workload, machine = case
-    schedule = nodes.run(workload, machine, scheduler("easy", data.draw(st.sampled_from(migrations(machine)))))
+    settings = scheduler("easy", data.draw(st.sampled_from(migrations(machine))))
+    schedule = nodes.run(ReplayRequest(workload, machine, settings))
     assert schedule.parts is not None
     speeds = np.array([kind.speed for kind in machine.classes for _ in range(kind.nodes)])
     slowest = np.full(len(schedule.jobs), np.inf)

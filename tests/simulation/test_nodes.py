@@ -13,11 +13,10 @@ from tests.simulation.oracle_nodes import replayed, work_of
 from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.model import Allocation, Machine, NodeClass, Workload, of_nodes
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.settings import (
-    AgentSettings,
-    Migration,
-    SchedulerSettings,
-)
+from gleaner.control.simulation.replay.request import ReplayRequest
+from gleaner.control.simulation.settings import AgentSettings, Backfill, Migration, PrioritySettings, SchedulerSettings
+
+LARGE_FIRST = PrioritySettings(per_unit=5, backfill=Backfill.EASY)
 
 
 def test_ten_jobs_first_come_first_served_on_shared_nodes() -> None:
@@ -42,6 +41,12 @@ def test_ten_jobs_with_easy_backfill_on_shared_nodes() -> None:
     assert schedule.start_s.tolist() == [0, 0, 1, 5, 5, 7, 5, 13, 8, 8]
     assert schedule.jobs.job.tolist() == [0, 1, 2, 3, 4, 6, 5, 8, 9, 7]
     assert schedule.jobs.node.tolist() == [0, -1, 1, -1, 1, 1, 1, 0, -1, -1]
+
+
+def test_ten_jobs_by_size_on_shared_nodes() -> None:
+    # At 1 job 4 does not fit and is before job 3. Job 8 comes at 6, is first, and needs all cores, which are free at 8.
+    settings = scheduler("priority").model_copy(update={"priority": PrioritySettings(per_second=0, per_unit=1)})
+    assert replay(TEN_JOBS, TWO_NODES, settings).start_s.tolist() == [0, 0, 12, 5, 14, 14, 14, 8, 14, 12]
 
 
 def test_a_job_is_as_slow_as_its_slowest_node() -> None:
@@ -104,7 +109,7 @@ def test_it_agrees_with_the_readable_scheduler(kind: str, data: st.DataObject, c
     moves = data.draw(st.sampled_from(migrations(machine)))
     save_s, restore_s = data.draw(st.sampled_from([(0, 0), (10, 5), (20, 10), (7, 45)]))
     settings = scheduler(kind, moves, save_s=save_s, restore_s=restore_s)
-    schedule = nodes.run(workload, machine, settings)
+    schedule = nodes.run(ReplayRequest(workload, machine, settings))
     expected = replayed(
         work_of(workload), machine, overtaking=kind == "easy", kind=moves, save_s=save_s, restore_s=restore_s
     )
@@ -117,7 +122,8 @@ def test_no_node_gives_more_cores_than_it_has(kind: str, data: st.DataObject, ca
     from gleaner.control.simulation.replay import nodes
 
     workload, machine = case
-    schedule = nodes.run(workload, machine, scheduler(kind, data.draw(st.sampled_from(migrations(machine)))))
+    settings = scheduler(kind, data.draw(st.sampled_from(migrations(machine))))
+    schedule = nodes.run(ReplayRequest(workload, machine, settings))
     cores = [kind.cores for kind in machine.classes for _ in range(kind.nodes)]
     rows = places(schedule)
     for at_s in {row[1] for row in rows}:
@@ -128,7 +134,7 @@ def test_no_node_gives_more_cores_than_it_has(kind: str, data: st.DataObject, ca
         assert (used <= cores).all()
 
 
-@pytest.mark.parametrize("kind", ["fcfs", "easy"])
+@pytest.mark.parametrize("kind", ["fcfs", "easy", "priority"])
 @given(case=cases(), keep_waiting=st.sampled_from([0, 3]), until_s=st.sampled_from([None, 100.0]))
 def test_where_nodes_are_alike_it_agrees_with_counting(
     kind: str, case: tuple[Workload, Machine], keep_waiting: int, until_s: float | None
@@ -137,9 +143,10 @@ def test_where_nodes_are_alike_it_agrees_with_counting(
 
     workload, machine = case
     alike = [Machine((NodeClass(machine.cores, 1),), Allocation.PROCESSORS), of_nodes(machine.cores)]
+    settings = scheduler(kind).model_copy(update={"priority": LARGE_FIRST})
     for each in alike:
         one, other = (
-            loop.run(workload, each, scheduler(kind), until_s=until_s, keep_waiting=keep_waiting)
+            loop.run(ReplayRequest(workload, each, settings, until_s=until_s, keep_waiting=keep_waiting))
             for loop in (nodes, queueing)
         )
         assert one.start_s.tobytes() == other.start_s.tobytes()

@@ -23,6 +23,7 @@ from gleaner.control.simulation.model import (
 )
 from gleaner.control.simulation.replay import nodes
 from gleaner.control.simulation.replay.dispatch import replay
+from gleaner.control.simulation.replay.request import ReplayRequest
 from gleaner.control.simulation.settings import Migration
 
 
@@ -92,7 +93,8 @@ def test_every_stretch_is_drawn_whole_and_no_two_on_one_unit(
     data: st.DataObject, case: tuple[Workload, Machine]
 ) -> None:
     workload, machine = case
-    schedule = nodes.run(workload, machine, scheduler("easy", data.draw(st.sampled_from(migrations(machine)))))
+    settings = scheduler("easy", data.draw(st.sampled_from(migrations(machine))))
+    schedule = nodes.run(ReplayRequest(workload, machine, settings))
     drawn = placed(schedule)
     jobs = schedule.jobs
     took_time = jobs.end_s > jobs.start_s
@@ -113,7 +115,8 @@ def test_every_stretch_is_drawn_whole_and_no_two_on_one_unit(
 @given(data=st.data(), case=cases())
 def test_shares_add_up_and_agree_with_samples(data: st.DataObject, case: tuple[Workload, Machine]) -> None:
     workload, machine = case
-    schedule = nodes.run(workload, machine, scheduler("fcfs", data.draw(st.sampled_from(migrations(machine)))))
+    settings = scheduler("fcfs", data.draw(st.sampled_from(migrations(machine))))
+    schedule = nodes.run(ReplayRequest(workload, machine, settings))
     end_s = float(schedule.jobs.end_s.max()) + 1
     found = occupancy(schedule, 0, end_s)
     assert found.full + found.mixed + found.empty == pytest.approx(1)

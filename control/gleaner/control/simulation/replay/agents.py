@@ -270,6 +270,11 @@ def stretches(layer: AgentLog | None, stop_s: float) -> Stretches:
     )
 
 
+def completions(finite: Finite | None, agents: AgentSettings | None) -> Seconds | None:
+    """Return when each job of a finite low-priority queue was complete; None for an endless queue."""
+    return finite.jobs["end_s"].copy() if finite and agents and agents.queue.jobs else None
+
+
 def _rules(agents: AgentSettings, machine: Machine, *, on_nodes: bool) -> RecordArray:
     rules = np.zeros(1, _RULES)
     rules["length_s"] = agents.length_s

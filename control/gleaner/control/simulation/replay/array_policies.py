@@ -7,7 +7,7 @@ both forms.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,20 +37,9 @@ class Asked(NamedTuple):
     """0 non-preemptible, 1 preemptible (it is killed), 2 checkpointable (it is saved)."""
 
 
-class RunningArrays(NamedTuple):
-    """The running jobs, one entry a job."""
-
-    units: NDArray[np.int64]
-    gives: NDArray[np.int64]
-    """The units that the waiting job could use: all of them, where units need only be counted."""
-    owner: NDArray[np.int64]
-    job_class: NDArray[np.int64]
-    priority: NDArray[np.int64]
-    """More is better."""
-    since_s: NDArray[np.float64]
-    """The time since which the job runs without a break."""
-    cost_s: NDArray[np.float64]
-    """The time that a save would take."""
+RUNNING = [(name, "i8") for name in ("units", "owner", "job_class", "priority")] + [("since_s", "f8"), ("cost_s", "f8")]
+"""The fields of a running job. `priority`: more is better. `since_s`: since when the job runs without a break.
+`cost_s`: the time that a save would take."""
 
 
 class Owners(NamedTuple):
@@ -112,7 +101,7 @@ def walk_of(
 
 def decide(  # noqa: PLR0917 - numba takes no keywords
     job: Asked,
-    running: RunningArrays,
+    running: NDArray[Any],
     owners: Owners,
     idle: int,
     coming: int,
@@ -142,11 +131,11 @@ def decide(  # noqa: PLR0917 - numba takes no keywords
 
 
 def _choose(  # noqa: PLR0917 - numba takes no keywords
-    running: RunningArrays, owners: Owners, missing: int, now_s: float, rules: OmfsRules, victims: NDArray[np.int64]
+    running: NDArray[Any], owners: Owners, missing: int, now_s: float, rules: OmfsRules, victims: NDArray[np.int64]
 ) -> int:
     """Write to `victims` the running jobs that free the missing units; return how many. 0 if there are too few."""
     left = owners.used.copy()
-    is_chosen = np.zeros(len(running.units), np.bool_)
+    is_chosen = np.zeros(len(running), np.bool_)
     found = 0
     surplus = -missing
     while surplus < 0:
@@ -154,17 +143,17 @@ def _choose(  # noqa: PLR0917 - numba takes no keywords
         if best < 0:
             return 0
         is_chosen[best] = True
-        left[running.owner[best]] -= running.units[best]
+        left[running[best]["owner"]] -= running[best]["units"]
         victims[found] = best
         found += 1
-        surplus += running.gives[best]
+        surplus += running[best]["units"]
     if rules.literal:
         return found
     # Those chosen first may not be needed beside those chosen last; who was the last to be chosen is spared first.
     for turn in range(found - 1, -1, -1):
         at = victims[turn]
-        if running.gives[at] <= surplus:
-            surplus -= running.gives[at]
+        if running[at]["units"] <= surplus:
+            surplus -= running[at]["units"]
             is_chosen[at] = False
     kept = 0
     for turn in range(found):
@@ -175,7 +164,7 @@ def _choose(  # noqa: PLR0917 - numba takes no keywords
 
 
 def _next_victim(  # noqa: PLR0917 - numba takes no keywords
-    running: RunningArrays,
+    running: NDArray[Any],
     entitled: NDArray[np.int64],
     left: NDArray[np.int64],
     is_chosen: NDArray[np.bool_],
@@ -187,25 +176,25 @@ def _next_victim(  # noqa: PLR0917 - numba takes no keywords
     best_is_young = False
     best_below = 0
     best_cost_s = 0.0
-    for at in range(len(running.units)):
-        owner = running.owner[at]
-        is_young = now_s < running.since_s[at] + rules.quantum_s
+    for at in range(len(running)):
+        owner = running[at]["owner"]
+        is_young = now_s < running[at]["since_s"] + rules.quantum_s
         below = 0
         lost_s = 0.0
-        if is_chosen[at] or running.gives[at] == 0:
+        if is_chosen[at]:
             continue
         if not rules.literal:
-            if running.job_class[at] == 0 or left[owner] <= entitled[owner] or (rules.protects and is_young):
+            if running[at]["job_class"] == 0 or left[owner] <= entitled[owner] or (rules.protects and is_young):
                 continue
-            below = max(0, entitled[owner] - (left[owner] - running.units[at]))
-            lost_s = running.cost_s[at] if running.job_class[at] == 2 else now_s - running.since_s[at]
+            below = max(0, entitled[owner] - (left[owner] - running[at]["units"]))
+            lost_s = running[at]["cost_s"] if running[at]["job_class"] == 2 else now_s - running[at]["since_s"]
         if best >= 0:
             if is_young != best_is_young:
                 is_better = best_is_young
             elif below != best_below:
                 is_better = below < best_below
-            elif running.priority[at] != running.priority[best]:
-                is_better = running.priority[at] < running.priority[best]
+            elif running[at]["priority"] != running[best]["priority"]:
+                is_better = running[at]["priority"] < running[best]["priority"]
             else:
                 is_better = lost_s < best_cost_s
             if not is_better:

@@ -38,46 +38,143 @@ class OwnerShares(NamedTuple):
     targets: NDArray[np.float64]
 
 
-def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one pass over the queue; numba takes no keywords
-    now_s: float,
-    free: int,
-    running: int,
-    ends_s: NDArray[np.float64],
-    ends_units: NDArray[np.int64],
-    units: NDArray[np.int64],
-    limit_s: NDArray[np.float64],
-    least_units: NDArray[np.int64],
-    least_limit_s: NDArray[np.float64],
-    first: int,
-    last: int,
-    refused: int,
-    overtaking: bool,
-    starts: NDArray[np.int64],
-    shares: OwnerShares | None,
-    shadow_s: float,
-    extra: int,
-) -> tuple[int, int, float, int]:
-    """Write to `starts` the positions of the waiting jobs that start now, in the order in which they were chosen.
+class Timeline(NamedTuple):
+    """Instants, ascending and without repetition, and units for each. The first `size[0]` entries count.
 
-    The answer: how many start, the new `running`, the shadow time of the first job that does not fit, and the units
-    that may be held past it. Where no job is left waiting the shadow time is infinite.
+    Either the units that are expected to be free from that instant on in addition (ends), or those that are free from
+    that instant up to the next one (a profile).
+    """
 
-    `ends_s`: at which instants what runs is expected to end, without repetition, ascending; `ends_units`: the units
-    that each frees. Their first `running` entries count, and what starts is added to them, so there must be room.
-    Nothing may be expected to end before `now_s`.
+    at_s: NDArray[np.float64]
+    units: NDArray[np.int64]
+    size: NDArray[np.int64]
 
-    `units` and `limit_s`: what the waiting jobs ask for, in the order of the queue, which goes from `first` to before
-    `last`. `refused`: so many from the first on were refused at an earlier decision,
-    since which nothing was freed: of them only the first is looked at. Without `overtaking` the queue is first
-    come, first served.
+
+def timeline(room: int) -> Timeline:
+    """Return a timeline without entries."""
+    return Timeline(np.empty(room), np.empty(room, np.int64), np.zeros(1, np.int64))
+
+
+class Waiting(NamedTuple):
+    """The demands of the waiting jobs in the order of the queue, and room for the positions of those that start.
 
     `least_units` and `least_limit_s`: a row a level, and for each block of it no more than any job of it asks for, so
-    that long queues need not be walked. Zeros are always true; the bounds are made sharper where they let too much
-    pass.
-
-    `shares`: None lets all jobs start. Otherwise, `holds` is brought up to date. `shadow_s` and `extra`: the promise of
-    an earlier walk over this queue, in which it marked the jobs that it chose as `GONE`; infinite if it made none.
+    that long queues need not be walked. Zeros are always true; `easy` makes them sharper where they let too much pass.
     """
+
+    units: NDArray[np.int64]
+    limit_s: NDArray[np.float64]
+    least_units: NDArray[np.int64]
+    least_limit_s: NDArray[np.float64]
+    starts: NDArray[np.int64]
+
+
+class Reservation(NamedTuple):
+    """The promise to the first job that does not fit: its shadow time, and the units that may be held past that."""
+
+    shadow_s: float
+    extra: int
+
+
+class Promised(NamedTuple):
+    """The demands of the waiting jobs in the order of the queue, and their promises; NaN where there is none yet.
+
+    No limit may be 0.
+    """
+
+    units: NDArray[np.int64]
+    limit_s: NDArray[np.float64]
+    promised_s: NDArray[np.float64]
+
+
+def place_of(line: Timeline, at_s: float) -> int:
+    """Return how many entries are earlier. NumPy's search would take a tenth of a second to compile."""
+    low, high = 0, int(line.size[0])
+    while low < high:
+        middle = (low + high) // 2
+        if line.at_s[middle] < at_s:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def insert(line: Timeline, at: int, at_s: float, units: int) -> None:
+    """Put an entry at this place.
+
+    The indices are unsigned and each array has a loop of its own: an index that might be negative keeps the compiler
+    from shifting many entries at a time (four times slower at 600 entries).
+    """
+    one, low, entry = np.uint64(1), np.uint64(at), np.uint64(line.size[0])
+    while entry > low:
+        line.at_s[entry] = line.at_s[entry - one]
+        entry -= one
+    entry = np.uint64(line.size[0])
+    while entry > low:
+        line.units[entry] = line.units[entry - one]
+        entry -= one
+    line.at_s[at] = at_s
+    line.units[at] = units
+    line.size[0] += 1
+
+
+def remove(line: Timeline, at: int, entries: int) -> None:
+    """Remove so many entries from this place on."""
+    line.size[0] -= entries
+    one, by, entry, last = np.uint64(1), np.uint64(entries), np.uint64(at), np.uint64(line.size[0])
+    while entry < last:
+        line.at_s[entry] = line.at_s[entry + by]
+        entry += one
+    entry = np.uint64(at)
+    while entry < last:
+        line.units[entry] = line.units[entry + by]
+        entry += one
+
+
+def expect(line: Timeline, end_s: float, units: int) -> None:
+    """Expect these units at `end_s`."""
+    at = place_of(line, end_s)
+    if at < line.size[0] and line.at_s[at] == end_s:
+        line.units[at] += units
+    else:
+        insert(line, at, end_s, units)
+
+
+def forget(line: Timeline, end_s: float, units: int) -> None:
+    """Expect these units at `end_s` no more."""
+    at = place_of(line, end_s)
+    line.units[at] -= units
+    if line.units[at] == 0:
+        remove(line, at, 1)
+
+
+def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one pass over the queue; numba takes no keywords
+    waiting: Waiting,
+    span: tuple[int, int, int],
+    ends: Timeline,
+    shares: OwnerShares | None,
+    now_s: float,
+    free: int,
+    overtaking: bool,
+    promise: Reservation,
+) -> tuple[int, Reservation]:
+    """Write to `starts` the positions of the waiting jobs that start now, in the order in which they were chosen.
+
+    Return how many start, and the reservation of the first job that does not fit. Where no job is left waiting its
+    shadow time is infinite.
+
+    `span`: the queue goes from the first position to before the last. So many from the first on were refused at an
+    earlier decision, since which nothing was freed: of them only the first is looked at.
+
+    `ends`: when what runs is expected to end, which may not be before `now_s`. What starts is added, so there must be
+    room. Without `overtaking` the queue is first come, first served.
+
+    `shares`: None lets all jobs start. Otherwise, `holds` is brought up to date. `promise`: that of an earlier walk
+    over this queue, in which it marked the jobs that it chose as `GONE`; with an infinite shadow time it made none.
+    """
+    first, last, refused = span
+    units, limit_s, least_units, least_limit_s, starts = waiting
+    shadow_s, extra = promise
     found = 0
     is_blocked = shadow_s < math.inf
     if not is_blocked:
@@ -129,11 +226,11 @@ def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one pass over the queue; numba ta
             if not is_blocked and asked != GONE:
                 is_blocked = True
                 at = 0
-                extra = free + ends_units[0]
+                extra = free + ends.units[0]
                 while extra < asked:
                     at += 1
-                    extra += ends_units[at]
-                shadow_s = ends_s[at]
+                    extra += ends.units[at]
+                shadow_s = ends.at_s[at]
                 extra -= asked
                 if free == 0 or not overtaking:
                     break
@@ -153,145 +250,87 @@ def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one pass over the queue; numba ta
         found += 1
         if shares is not None:
             shares.holds[shares.owner[position]] += asked
-        low = 0
-        high = running
-        while low < high:
-            middle = (low + high) // 2
-            if ends_s[middle] < end_s:
-                low = middle + 1
-            else:
-                high = middle
-        if low < running and ends_s[low] == end_s:
-            ends_units[low] += asked
-        else:
-            one, entry = np.uint64(1), np.uint64(running)  # unsigned indices: compiled, they move many at a time
-            while entry > np.uint64(low):
-                ends_s[entry] = ends_s[entry - one]
-                entry -= one
-            entry = np.uint64(running)
-            while entry > np.uint64(low):
-                ends_units[entry] = ends_units[entry - one]
-                entry -= one
-            ends_s[low] = end_s
-            ends_units[low] = asked
-            running += 1
+        expect(ends, end_s, asked)
         if is_blocked and free == 0:
             break
         position += 1
     if not is_blocked:
         extra = free
-    return found, running, shadow_s, extra
+    return found, Reservation(shadow_s, extra)
 
 
-def conservative(  # noqa: PLR0912, PLR0915, PLR0917 - as above
-    now_s: float,
-    steps: int,
-    steps_s: NDArray[np.float64],
-    steps_free: NDArray[np.int64],
-    ended_s: NDArray[np.float64],
-    ended_units: NDArray[np.int64],
-    units: NDArray[np.int64],
-    limit_s: NDArray[np.float64],
-    promised_s: NDArray[np.float64],
-    better_until_s: float,
-) -> tuple[int, float]:
+def conservative(  # noqa: PLR0912, PLR0915 - as above
+    queue: Promised, profile: Timeline, ended: Timeline, now_s: float, better_until_s: float
+) -> float:
     """Write to `promised_s` when each waiting job will start at the latest; those promised `now_s` start now.
 
-    The answer: the new `steps`, and the `better_until_s` of the next decision.
+    Return the `better_until_s` of the next decision: before this time, apart from what has ended now, an earlier start
+    may have become possible since the latest decision. Infinity is always true.
 
-    The profile: from `steps_s[k]` to the next step `steps_free[k]` units are free, after the last all of them, if what
-    runs ends when it is expected to and every job keeps its promise. It has `steps` entries, the first not after
-    `now_s`, and changes with the promises: there must be room for two more for each job and each end.
+    The profile: the units that are free from each step to the next, after the last all of them, if what runs ends when
+    it is expected to and every job keeps its promise. Its first step is not after `now_s`. It changes with the
+    promises: there must be room for two more for each job and each end.
 
-    `ended_s` and `ended_units`: what has ended by now, the instants at which it was expected to, and its units.
-
-    `units`, `limit_s` and `promised_s` go in the order of the queue; a job that has no promise yet has NaN. No limit
-    may be 0. `better_until_s`: before this time, apart from what has ended now, an earlier start may have become
-    possible since the latest decision. Infinity is always true.
+    `ended`: what has ended by now, the instants at which it was expected to, in any order, and its units.
     """
+    steps_s, steps_free, steps = profile
     passed = 0
-    while passed + 1 < steps and steps_s[passed + 1] <= now_s:
+    while passed + 1 < steps[0] and steps_s[passed + 1] <= now_s:
         passed += 1
-    one = np.uint64(1)  # unsigned indices: compiled, they move many at a time
     if passed > 0:
-        steps -= passed
-        by, entry = np.uint64(passed), np.uint64(0)
-        while entry < np.uint64(steps):
-            steps_s[entry] = steps_s[entry + by]
-            entry += one
-        entry = np.uint64(0)
-        while entry < np.uint64(steps):
-            steps_free[entry] = steps_free[entry + by]
-            entry += one
+        remove(profile, 0, passed)
     steps_s[0] = now_s
 
     left_s = -math.inf  # up to when moved jobs have left units to those that were considered before them
-    for turn in range(-len(ended_s), len(units)):
+    one, many = np.uint64(1), int(ended.size[0])
+    for turn in range(-many, len(queue.units)):
         start_s = math.inf
         if turn < 0:  # the rest of its time, as if it were a reservation that is given up
-            asked = ended_units[turn + len(ended_s)]
+            asked = ended.units[turn + many]
             old_s = now_s
-            old_end_s = ended_s[turn + len(ended_s)]
+            old_end_s = ended.at_s[turn + many]
         else:
-            asked = units[turn]
-            old_s = promised_s[turn]
-            old_end_s = old_s + limit_s[turn]
+            asked = queue.units[turn]
+            old_s = queue.promised_s[turn]
+            old_end_s = old_s + queue.limit_s[turn]
             # The earliest start: the first step from which on enough is free for as long as the job may take. From
             # the old promise on its own units are free to it.
             is_new = math.isnan(old_s)
             reach_s = math.inf if is_new else old_s
             last_s = math.inf if is_new else min(old_s, better_until_s)
             is_found = False
-            step, end = np.uint64(0), np.uint64(steps)
+            step, end = np.uint64(0), np.uint64(steps[0])
             while step < end and not is_found and steps_s[step] < last_s:
                 if steps_free[step] >= asked:
                     start_s = steps_s[step]
-                    until_s = min(reach_s, start_s + limit_s[turn])
+                    until_s = min(reach_s, start_s + queue.limit_s[turn])
                     while step < end and steps_s[step] < until_s and steps_free[step] >= asked:
                         step += one
                     is_found = step == end or steps_s[step] >= until_s
                 step += one
             if not is_found:
                 continue
-            promised_s[turn] = start_s
+            queue.promised_s[turn] = start_s
         # First the old reservation is released, then the new one is taken.
         for is_new in (False, True):
             if is_new and turn < 0:
                 break
             begin_s = start_s if is_new else old_s
-            finish_s = start_s + limit_s[turn] if is_new else old_end_s
+            finish_s = start_s + queue.limit_s[turn] if is_new else old_end_s
             if not begin_s < finish_s:  # there was no promise, or it ended when it was expected to, or takes nothing
                 continue
             if not is_new:
                 better_until_s = max(better_until_s, finish_s)
                 left_s = max(left_s, finish_s) if turn >= 0 else left_s
             for edge_s in (finish_s, begin_s):
-                at = np.searchsorted(steps_s[:steps], edge_s)
-                if at == steps or steps_s[at] > edge_s:
-                    entry = np.uint64(steps)
-                    while entry > np.uint64(at):
-                        steps_s[entry] = steps_s[entry - one]
-                        entry -= one
-                    entry = np.uint64(steps)
-                    while entry > np.uint64(at):
-                        steps_free[entry] = steps_free[entry - one]
-                        entry -= one
-                    steps_s[at] = edge_s
-                    steps_free[at] = steps_free[at - 1]
-                    steps += 1
-            past = at = int(np.searchsorted(steps_s[:steps], begin_s))
+                at = place_of(profile, edge_s)
+                if at == steps[0] or steps_s[at] > edge_s:
+                    insert(profile, at, edge_s, steps_free[at - 1])
+            past = at = place_of(profile, begin_s)
             while steps_s[past] < finish_s:
                 steps_free[past] += -asked if is_new else asked
                 past += 1
             for seam in (past, at):
                 if seam > 0 and steps_free[seam] == steps_free[seam - 1]:
-                    steps -= 1
-                    entry = np.uint64(seam)
-                    while entry < np.uint64(steps):
-                        steps_s[entry] = steps_s[entry + one]
-                        entry += one
-                    entry = np.uint64(seam)
-                    while entry < np.uint64(steps):
-                        steps_free[entry] = steps_free[entry + one]
-                        entry += one
-    return steps, left_s
+                    remove(profile, seam, 1)
+    return left_s

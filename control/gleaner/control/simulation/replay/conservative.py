@@ -23,11 +23,10 @@ from gleaner.control.simulation.replay.loop import Discipline, Rules, always, is
 from gleaner.control.simulation.replay.unit_ledger import UnitLedger, end_next, free_agents, next_end_s, start, stop
 
 conservative = inner(backfill.conservative)
+insert, place_of = inner(backfill.insert), inner(backfill.place_of)
 
 _STATE = np.dtype(
     [
-        ("steps", "i8"),  # the number of the profile's steps
-        ("ended", "i8"),  # what has ended at this instant
         ("promised", "i8"),  # the number of waiting jobs that have had promises before
         ("better_until_s", "f8"),  # before this time a promise may have become better (see `backfill.conservative`)
     ]
@@ -39,15 +38,12 @@ class ByPromise(NamedTuple):
 
     ledger: UnitLedger
     queue: Counts
-    units: Counts
-    limit_s: Seconds
-    promised_s: Seconds
+    waiting: backfill.Promised
     kept_s: Seconds
     """The beginning of each running job's reservation, by job."""
-    steps_s: Seconds
-    steps_free: Counts
-    ended_s: Seconds
-    ended_units: Counts
+    profile: backfill.Timeline
+    ended: backfill.Timeline
+    """The work that has ended at this instant, in any order."""
     state: RecordArray
     """One record."""
 
@@ -59,23 +55,18 @@ def by_promise(ledger: UnitLedger, from_s: float) -> ByPromise:
     """
     jobs, capacity = len(ledger.units), int(ledger.state["free"][0])
     most = min(jobs, capacity) + 1 + capacity + 1  # every unit may be an agent's
-    steps = 2 * (most + jobs) + 4
     state = np.zeros(1, _STATE)
-    state["steps"], state["better_until_s"] = 1, -np.inf
+    state["better_until_s"] = -np.inf
     book = ByPromise(
         ledger._replace(limit_s=np.where(ledger.limit_s > 0, ledger.limit_s, 1.0)),  # a promise lasts for some time
         queue=np.empty(jobs, np.int64),
-        units=np.empty(jobs, np.int64),
-        limit_s=np.empty(jobs),
-        promised_s=np.empty(jobs),
+        waiting=backfill.Promised(np.empty(jobs, np.int64), np.empty(jobs), np.empty(jobs)),
         kept_s=np.empty(jobs),
-        steps_s=np.empty(steps),
-        steps_free=np.empty(steps, np.int64),
-        ended_s=np.empty(most),
-        ended_units=np.empty(most, np.int64),
+        profile=backfill.timeline(2 * (most + jobs) + 4),
+        ended=backfill.timeline(most),
         state=state,
     )
-    book.steps_s[0], book.steps_free[0] = from_s, capacity
+    backfill.insert(book.profile, 0, from_s, capacity)
     return book
 
 
@@ -83,22 +74,15 @@ def by_promise(ledger: UnitLedger, from_s: float) -> ByPromise:
 def _free(book: ByPromise, clock: Any, layer: AgentLog | None, finite: Finite | None) -> bool:
     """Record what ends. A decision is due at every instant."""
     ledger, state = book.ledger, book.state[0]
-    state.ended = 0
+    book.ended.size[0] = 0
     while next_end_s(book) <= clock.now_s:
         job = end_next(ledger)
-        _record_end(book, float(book.kept_s[job] + ledger.limit_s[job]), int(ledger.units[job]))
+        expected_s = float(book.kept_s[job] + ledger.limit_s[job])
+        insert(book.ended, int(book.ended.size[0]), expected_s, int(ledger.units[job]))
     if free_agents(ledger, clock, layer, finite):
         _record_agents(book, layer)
     state.promised = clock.waiting
     return True
-
-
-@inner
-def _record_end(book: ByPromise, end_s: float, units: int) -> None:
-    state = book.state[0]
-    book.ended_s[state.ended] = end_s
-    book.ended_units[state.ended] = units
-    state.ended += 1
 
 
 @inner
@@ -107,16 +91,17 @@ def _record_agents(book: ByPromise, layer: AgentLog | None) -> None:
     if layer is None or layer.rules[0].preemption:
         return
     for entry in range(layer.state[0].freed):
-        _record_end(book, float(layer.freed[entry].end_s), int(layer.freed[entry].units))
+        freed = layer.freed[entry]
+        insert(book.ended, int(book.ended.size[0]), float(freed.end_s), int(freed.units))
 
 
 @inner
 def _enter(book: ByPromise, clock: Any, job: int, layer: AgentLog | None) -> bool:
     """Put a job, which has no promise yet, at the end of the queue."""
     book.queue[clock.waiting] = job
-    book.units[clock.waiting] = book.ledger.units[job]
-    book.limit_s[clock.waiting] = book.ledger.limit_s[job]
-    book.promised_s[clock.waiting] = np.nan
+    book.waiting.units[clock.waiting] = book.ledger.units[job]
+    book.waiting.limit_s[clock.waiting] = book.ledger.limit_s[job]
+    book.waiting.promised_s[clock.waiting] = np.nan
     return True
 
 
@@ -143,7 +128,7 @@ def _decide(book: ByPromise, clock: Any, layer: AgentLog | None, finite: Finite 
         if taken > 0:
             state.free -= taken
             if not layer.rules[0].preemption:
-                _hold(book, gone_s, taken)
+                _hold(book.profile, gone_s, taken)
 
 
 @inner
@@ -153,20 +138,11 @@ def _due(book: ByPromise, clock: Any) -> int:
     The first `refused` jobs need a look only where a promise among theirs, the clock's `wake_s` or later, is due.
     """
     ledger, state, now_s, waiting = book.ledger, book.state[0], float(clock.now_s), int(clock.waiting)
-    first = 0 if state.ended > 0 else state.promised
-    state.steps, left_s = conservative(
-        now_s,
-        state.steps,
-        book.steps_s,
-        book.steps_free,
-        book.ended_s[: state.ended],
-        book.ended_units[: state.ended],
-        book.units[first:waiting],
-        book.limit_s[first:waiting],
-        book.promised_s[first:waiting],
-        float(state.better_until_s),
-    )
-    if state.ended > 0:
+    first = 0 if book.ended.size[0] > 0 else state.promised
+    units, limit_s, promised_s = book.waiting
+    queue = backfill.Promised(units[first:waiting], limit_s[first:waiting], promised_s[first:waiting])
+    left_s = conservative(queue, book.profile, book.ended, now_s, float(state.better_until_s))
+    if book.ended.size[0] > 0:
         state.better_until_s = left_s
     refused = int(ledger.state[0].refused)
     if refused == 0 or clock.wake_s <= now_s:  # promises may have changed, or are due: look through all of them
@@ -174,11 +150,11 @@ def _due(book: ByPromise, clock: Any) -> int:
         clock.wake_s = np.inf
     found = 0
     for entry in range(refused, waiting):
-        if book.promised_s[entry] > now_s:
-            clock.wake_s = min(clock.wake_s, book.promised_s[entry])
+        if promised_s[entry] > now_s:
+            clock.wake_s = min(clock.wake_s, promised_s[entry])
         else:
             job = book.queue[entry]
-            book.kept_s[job] = book.promised_s[entry]
+            book.kept_s[job] = promised_s[entry]
             ledger.starts[found] = job
             found += 1
     return found
@@ -187,47 +163,40 @@ def _due(book: ByPromise, clock: Any) -> int:
 @inner
 def _leave(book: ByPromise, waited: int, now_s: float) -> None:
     """Remove the jobs that have started from the queue, in which `waited` jobs waited."""
+    units, limit_s, promised_s = book.waiting
     left = 0
     for entry in range(waited):
-        if book.promised_s[entry] <= now_s and not np.isnan(book.ledger.start_s[book.queue[entry]]):
+        if promised_s[entry] <= now_s and not np.isnan(book.ledger.start_s[book.queue[entry]]):
             continue
         if left < entry:
             book.queue[left] = book.queue[entry]
-            book.units[left] = book.units[entry]
-            book.limit_s[left] = book.limit_s[entry]
-            book.promised_s[left] = book.promised_s[entry]
+            units[left] = units[entry]
+            limit_s[left] = limit_s[entry]
+            promised_s[left] = promised_s[entry]
         left += 1
 
 
 @inner
 def _idle_units(book: ByPromise, layer: AgentLog, finite: Finite | None, now_s: float) -> int:
     """Return how many units no promise needs before an agent that starts now would end."""
-    rules = layer.rules[0]
+    rules, (steps_s, steps_free, steps) = layer.rules[0], book.profile
     gone_s = agent_end(now_s, float(rules.length_s), 0.0, bool(rules.synchronised))
     idle = int(book.ledger.state[0].free)
-    for step in range(book.state[0].steps):
-        if book.steps_s[step] < gone_s:
-            theirs = held_past(layer, finite, float(book.steps_s[step])) if rules.preemption else 0
-            idle = min(idle, int(book.steps_free[step]) - theirs)
+    for step in range(steps[0]):
+        if steps_s[step] < gone_s:
+            theirs = held_past(layer, finite, float(steps_s[step])) if rules.preemption else 0
+            idle = min(idle, int(steps_free[step]) - theirs)
     return idle
 
 
 @inner
-def _hold(book: ByPromise, end_s: float, units: int) -> None:
+def _hold(profile: backfill.Timeline, end_s: float, units: int) -> None:
     """Take units from all steps between the first, which is now, and `end_s`."""
-    steps_s, steps_free, steps = book.steps_s, book.steps_free, int(book.state[0].steps)
-    at = 1
-    while at < steps and steps_s[at] < end_s:
-        at += 1
-    if at == steps or steps_s[at] > end_s:
-        for step in range(steps, at, -1):
-            steps_s[step] = steps_s[step - 1]
-            steps_free[step] = steps_free[step - 1]
-        steps_s[at] = end_s
-        steps_free[at] = steps_free[at - 1]
-        book.state[0].steps += 1
+    at = place_of(profile, end_s)
+    if at == profile.size[0] or profile.at_s[at] > end_s:
+        insert(profile, at, end_s, int(profile.units[at - 1]))
     for step in range(at):
-        steps_free[step] -= units
+        profile.units[step] -= units
 
 
 _loop = part(loop_of(Discipline[ByPromise](always, next_end_s, is_any_waiting, _free, _enter, _decide, never, stop)))

@@ -1,27 +1,14 @@
 """The one entry to a replay: the request is checked, and the loop that can do it is chosen."""
 
-from dataclasses import replace
+from collections.abc import Callable
 from importlib import import_module
-from typing import Protocol, cast
 
 import numpy as np
 
 from gleaner.control.simulation.errors import BadScenario, BadTrace, raise_if_interrupted
 from gleaner.control.simulation.model import Allocation, Machine, Schedule, Workload
+from gleaner.control.simulation.replay.request import ReplayRequest
 from gleaner.control.simulation.settings import AgentSettings, Migration, SchedulerKind, SchedulerSettings
-
-
-class _Run(Protocol):
-    def __call__(
-        self,
-        workload: Workload,
-        machine: Machine,
-        scheduler: SchedulerSettings,
-        agents: AgentSettings | None = None,
-        *,
-        until_s: float | None = None,
-        keep_waiting: int = 0,
-    ) -> Schedule: ...
 
 
 def replay(
@@ -47,21 +34,17 @@ def replay(
         raise BadScenario(f"keep_waiting is {keep_waiting}: as many jobs cannot wait; 0 or more can")
     if until_s is not None and not until_s > 0:
         raise BadScenario(f"until_s is {until_s:g}: the replay would stop before it begins; it must be more than 0")
-    run = _loop(machine, scheduler)
+    request = ReplayRequest(workload, machine, scheduler, agents, until_s, keep_waiting)
+    counting = "omfs" if scheduler.kind is SchedulerKind.OMFS else "queueing"
+    is_counted = machine.is_counted and scheduler.migration.kind is Migration.NONE
+    # The loop is imported only now: what a command does not use is not compiled.
+    loop = import_module(f"gleaner.control.simulation.replay.{counting if is_counted else 'nodes'}")
+    run: Callable[[ReplayRequest], Schedule] = loop.run
     try:
-        schedule = run(workload, machine, scheduler, agents, until_s=until_s, keep_waiting=keep_waiting)
+        return run(request)
     except SystemError as error:
         raise_if_interrupted(error)
         raise
-    return replace(schedule, until_s=until_s)
-
-
-def _loop(machine: Machine, scheduler: SchedulerSettings) -> _Run:
-    """Return the loop for this machine. The loop is imported only now: what a command does not use is not compiled."""
-    counting = "omfs" if scheduler.kind is SchedulerKind.OMFS else "queueing"
-    is_counted = machine.is_counted and scheduler.migration.kind is Migration.NONE
-    name = counting if is_counted else "nodes"
-    return cast("_Run", import_module(f"gleaner.control.simulation.replay.{name}").run)
 
 
 def _check(workload: Workload, machine: Machine) -> None:

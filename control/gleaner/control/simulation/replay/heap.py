@@ -1,11 +1,7 @@
-"""Running jobs in two orders: by their ends (a heap), and by their expected ends (a sorted list).
+"""Running jobs in the order of their ends: a heap. Compiled.
 
-The functions are compiled. They work on arrays that the caller owns and has made large enough: one entry for each unit
-of the machine will do. Where entries are shifted, the indices are unsigned and each array has a loop of its own: an
-index that might be negative keeps the compiler from shifting many entries at a time (four times slower at 600 entries).
+The arrays are the caller's, who has made them large enough: one entry for each unit of the machine will do.
 """
-
-import numpy as np
 
 from gleaner.control.simulation.model import Counts, Seconds
 from gleaner.control.simulation.replay.compiler import inner
@@ -50,54 +46,3 @@ def pop(heap_s: Seconds, heap_job: Counts, size: int) -> int:
     heap_s[at] = end_s
     heap_job[at] = job
     return size
-
-
-@inner
-def _place(ends_s: Seconds, running: int, end_s: float) -> int:
-    """Return how many of the expected ends are earlier. NumPy's search would take a tenth of a second to compile."""
-    low, high = 0, running
-    while low < high:
-        middle = (low + high) // 2
-        if ends_s[middle] < end_s:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@inner
-def expect(ends_s: Seconds, ends_units: Counts, running: int, end_s: float, units: int) -> int:
-    """Expect these units at `end_s`; return how many expected ends there are now. Each end has one entry."""
-    at = _place(ends_s, running, end_s)
-    if at < running and ends_s[at] == end_s:
-        ends_units[at] += units
-        return running
-    one, low, entry = np.uint64(1), np.uint64(at), np.uint64(running)
-    while entry > low:
-        ends_s[entry] = ends_s[entry - one]
-        entry -= one
-    entry = np.uint64(running)
-    while entry > low:
-        ends_units[entry] = ends_units[entry - one]
-        entry -= one
-    ends_s[at] = end_s
-    ends_units[at] = units
-    return running + 1
-
-
-@inner
-def forget(ends_s: Seconds, ends_units: Counts, running: int, end_s: float, units: int) -> int:
-    """Expect these units at `end_s` no more; return how many expected ends there are now."""
-    at = _place(ends_s, running, end_s)
-    ends_units[at] -= units
-    if ends_units[at] > 0:
-        return running
-    one, entry, last = np.uint64(1), np.uint64(at), np.uint64(running - 1)
-    while entry < last:
-        ends_s[entry] = ends_s[entry + one]
-        entry += one
-    entry = np.uint64(at)
-    while entry < last:
-        ends_units[entry] = ends_units[entry + one]
-        entry += one
-    return running - 1

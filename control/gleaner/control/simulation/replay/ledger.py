@@ -18,11 +18,11 @@ from gleaner.control.simulation.replay.compiler import inner
 Table: TypeAlias = NDArray[Any]
 
 JOBS = np.dtype(
-    [(name, np.float64) for name in ("submit_s", "run_s", "limit_s", "save_s", "restore_s", "start_s", "end_s")]
+    [(name, np.float64) for name in ("submit_s", "run_s", "limit_s", "save_s", "restore_s", "start_s", "end_s", "key")]
     + [(name, np.int64) for name in ("processors", "migratable", "after")]
 )
-"""The jobs. The replay finds `start_s` and `end_s`, and `submit_s` where the queue is kept full. `after`: the next job
-in the queue."""
+"""The jobs. The replay finds `start_s` and `end_s`, and `submit_s` where the queue is kept full. `key`: the job's
+priority, see `in_order.Ranks`. `after`: the next job in the queue."""
 NODES = np.dtype(
     [(name, np.int64) for name in ("cores", "free", "kind", "level", "number", "agent", "lent")]
     + [("speed", np.float64)]

@@ -19,7 +19,7 @@ from gleaner.control.simulation.replay.agent_starts import close
 from gleaner.control.simulation.replay.agent_starts import next_s as next_of_agents
 from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArray, is_full, larger_log
 from gleaner.control.simulation.replay.compiler import inner
-from gleaner.control.simulation.settings import SchedulerSettings
+from gleaner.control.simulation.replay.request import ReplayRequest
 
 Book = TypeVar("Book")
 
@@ -147,16 +147,11 @@ def is_any_waiting(book: Any, clock: Any, layer: AgentLog) -> bool:
     return bool(clock.waiting > 0)
 
 
-def rules_of(scheduler: SchedulerSettings, until_s: float | None, keep_waiting: int) -> Rules:
-    """Return the settings that each discipline has."""
-    return Rules(float(scheduler.decide_every_s), math.inf if until_s is None else float(until_s), keep_waiting)
-
-
 def run_loop(  # noqa: PLR0917
     loop: Loop[Book],
     book: Book,
     submit_s: Seconds,
-    rules: Rules,
+    request: ReplayRequest,
     layer: AgentLog | None,
     finite: Finite | None,
     larger: Callable[[Book], Book] = lambda book: book,
@@ -166,6 +161,8 @@ def run_loop(  # noqa: PLR0917
 
     `larger` makes room in a book that is full. `pause` does what the discipline wants to do outside of the loop.
     """
+    until_s = math.inf if request.until_s is None else float(request.until_s)
+    rules = Rules(float(request.scheduler.decide_every_s), until_s, request.keep_waiting)
     clocks = np.zeros(1, CLOCK)
     clocks["now_s"] = 0.0 if rules.keep_waiting > 0 else -math.inf
     clocks["decide_s"] = clocks["wake_s"] = clocks["agents_s"] = math.inf
@@ -176,4 +173,4 @@ def run_loop(  # noqa: PLR0917
             layer = larger_log(layer)
         else:
             pause(book, clocks[0])
-    return book, layer, float(clocks["now_s"][0]) if rules.until_s == math.inf else rules.until_s
+    return book, layer, float(clocks["now_s"][0]) if until_s == math.inf else until_s

@@ -1,15 +1,14 @@
 """Machines whose nodes matter: shared nodes, nodes of several classes, and jobs that migrate between nodes.
 
-The disciplines are first come first served and EASY backfilling. Each start chooses nodes by first fit (see
-`ledger`). The loop is that of `loop`. Agents start on nodes that are wholly idle (see `agents_on_nodes`). Migration
-comes last.
+The disciplines are first come first served, EASY backfilling, and linear priority. Each start chooses nodes by first
+fit (see `ledger`). The loop is that of `loop`. Agents start on nodes that are wholly idle (see `agents_on_nodes`).
+Migration comes last.
 
 A job runs at the speed of its slowest node. A migration takes a save, in which the job holds its old cores and the new
 cores are kept for the job, and then a restore on the new cores. The job computes in neither.
 """
 
 import math
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,18 +18,17 @@ from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.model import (
     Allocation,
     Counts,
-    Machine,
     NodeRanges,
     Schedule,
     Seconds,
     Stretches,
-    Workload,
 )
 from gleaner.control.simulation.replay import ledger as ledgers
 from gleaner.control.simulation.replay import loop, migration
-from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArray
+from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArray, completions
 from gleaner.control.simulation.replay.agents_on_nodes import agents_told, come, end_claim, have_leave, layer_on, leave
 from gleaner.control.simulation.replay.compiler import compiled, inner, making
+from gleaner.control.simulation.replay.in_order import keys_of
 from gleaner.control.simulation.replay.ledger import (
     BY_END,
     BY_LIMIT,
@@ -47,7 +45,8 @@ from gleaner.control.simulation.replay.ledger import (
     new_book,
     settle,
 )
-from gleaner.control.simulation.settings import AgentSettings, CostSettings, Migration, SchedulerKind, SchedulerSettings
+from gleaner.control.simulation.replay.request import ReplayRequest
+from gleaner.control.simulation.settings import Backfill, CostSettings, Migration, SchedulerKind
 
 _MOVES = {
     Migration.NONE: migration.NONE,
@@ -71,6 +70,8 @@ class NodeRules(NamedTuple):
     overtaking: bool
     moves: int
     look_every_s: float
+    per_second: float
+    """See `in_order.Ranks`."""
 
 
 class OnNodes(NamedTuple):
@@ -81,62 +82,59 @@ class OnNodes(NamedTuple):
     rules: NodeRules
 
 
-def run(
-    workload: Workload,
-    machine: Machine,
-    scheduler: SchedulerSettings,
-    agents: AgentSettings | None = None,
-    *,
-    until_s: float | None = None,
-    keep_waiting: int = 0,
-) -> Schedule:
-    """Replay a workload that fits the machine; see `replay`, which checks that and has the same arguments.
-
-    Raise `BadScenario` for what these machines cannot do.
-    """
-    _check(workload, machine, scheduler, agents)
+def run(request: ReplayRequest) -> Schedule:
+    """Replay a workload. Raise `BadScenario` for what these machines cannot do."""
+    machine, scheduler = request.machine, request.scheduler
+    _check(request)
+    is_by_rank = scheduler.kind is SchedulerKind.PRIORITY
+    has_backfill = not is_by_rank or scheduler.priority.backfill is not Backfill.NONE
     rules = NodeRules(
         whole=machine.allocation is Allocation.NODES,
         prefers_one=machine.prefers_one,
-        overtaking=scheduler.kind is SchedulerKind.EASY,
+        overtaking=scheduler.kind is not SchedulerKind.FCFS and has_backfill,
         moves=_MOVES[scheduler.migration.kind],
         look_every_s=float(scheduler.migration.every_s),
+        per_second=float(scheduler.priority.per_second) if is_by_rank and request.keep_waiting else 0.0,
     )
-    jobs = _jobs(workload, scheduler, is_kept_full=keep_waiting > 0)
+    jobs = _jobs(request)
+    if is_by_rank:
+        units = machine.units_asked(jobs["processors"]) if machine.is_uniform else jobs["processors"]
+        jobs["key"] = keys_of(request, units)
     state = np.array([(-math.inf, -1, -1, -1, -1)], _STATE)
     book = new_book(jobs, *idle_nodes(machine))
-    layer, finite = layer_on(machine, agents, book)
+    layer, finite = layer_on(machine, request.agents, book)
     on, layer, stop_s = loop.run_loop(
         _run_on_nodes,
         OnNodes(book, state, rules),
         jobs["submit_s"],
-        loop.rules_of(scheduler, until_s, keep_waiting),
+        request,
         layer,
         finite,
         larger=lambda on: on._replace(book=larger_book(on.book)),
         pause=_migrate,
     )
-    book, until_s = on.book, math.inf if until_s is None else until_s
+    book, until_s = on.book, math.inf if request.until_s is None else request.until_s
     stretches, parts, saves = _told(book, until_s, whole=rules.whole)
-    return Schedule(
-        workload=replace(workload, submit_s=book.jobs["submit_s"].copy()) if keep_waiting else workload,
-        machine=machine,
-        scheduler=scheduler.kind.value,
-        start_s=book.jobs["start_s"].copy(),
-        end_s=np.where(book.jobs["end_s"] <= until_s, book.jobs["end_s"], math.nan),
-        jobs=stretches,
-        agents=agents_told(book, layer, machine, stop_s),
+    end_s = np.where(jobs["end_s"] <= until_s, jobs["end_s"], math.nan)
+    ours = agents_told(book, layer, machine, stop_s)
+    return request.schedule(
+        jobs["submit_s"],
+        jobs["start_s"],
+        end_s,
+        stretches,
+        ours,
+        agent_jobs_end_s=completions(finite, request.agents),
         saves=saves,
-        agent_jobs_end_s=finite.jobs["end_s"].copy() if finite and agents and agents.queue.jobs else None,
         parts=parts,
     )
 
 
-def _check(workload: Workload, machine: Machine, scheduler: SchedulerSettings, agents: AgentSettings | None) -> None:
-    if scheduler.kind not in {SchedulerKind.FCFS, SchedulerKind.EASY}:
+def _check(request: ReplayRequest) -> None:
+    workload, machine, scheduler, agents = request.workload, request.machine, request.scheduler, request.agents
+    if scheduler.kind not in {SchedulerKind.FCFS, SchedulerKind.EASY, SchedulerKind.PRIORITY}:
         raise BadScenario(
             f"scheduler {scheduler.kind.value} needs nodes that are alike, given whole or as a pool (allocation nodes "
-            "or processors), and no migration; shared nodes, classes of nodes and migration go with fcfs and easy"
+            "or processors), and no migration; fcfs, easy and priority go with shared nodes, classes and migration"
         )
     kind = scheduler.migration.kind
     if kind is Migration.COMPACTION and machine.allocation is Allocation.NODES:
@@ -149,14 +147,16 @@ def _check(workload: Workload, machine: Machine, scheduler: SchedulerSettings, a
         raise BadScenario(f"{workload.name}: migration moves jobs that can be saved, and no job is checkpointable")
 
 
-def _jobs(workload: Workload, scheduler: SchedulerSettings, *, is_kept_full: bool) -> Table:
+def _jobs(request: ReplayRequest) -> Table:
+    workload, scheduler = request.workload, request.scheduler
+
     def seconds(cost: CostSettings) -> Seconds | float:
         if scheduler.migration.kind is Migration.NONE:
             return 0.0
         return np.array([cost.seconds(float(mib)) for mib in workload.memory_mib])
 
     jobs = np.zeros(len(workload), JOBS)
-    jobs["submit_s"] = math.nan if is_kept_full else workload.submit_s
+    jobs["submit_s"] = request.submit_s()
     jobs["run_s"] = workload.run_s
     jobs["limit_s"] = workload.limit_s
     jobs["save_s"] = seconds(scheduler.migration.save)
@@ -204,12 +204,22 @@ def _free(on: OnNodes, clock: Any, layer: AgentLog | None, finite: Finite | None
 
 @inner
 def _enter(on: OnNodes, clock: Any, job: int, layer: AgentLog | None) -> bool:
-    at = on.state[0]
-    if clock.waiting == 0:
+    """Put the job behind all jobs whose priority is not lower."""
+    at, jobs = on.state[0], on.book.jobs
+    jobs[job]["key"] -= on.rules.per_second * clock.now_s
+    before, after = int(at["last"]), -1
+    if before >= 0 and jobs[before]["key"] < jobs[job]["key"]:  # only where jobs have priorities
+        before, after = -1, int(at["first"])
+        while jobs[after]["key"] >= jobs[job]["key"]:
+            before, after = after, int(jobs[after]["after"])
+        at["refused"] = -1
+    jobs[job]["after"] = after
+    if before < 0:
         at["first"] = job
     else:
-        on.book.jobs[at["last"]]["after"] = job
-    at["last"] = job
+        jobs[before]["after"] = job
+    if after < 0:
+        at["last"] = job
     return True
 
 

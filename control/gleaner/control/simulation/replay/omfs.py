@@ -17,7 +17,6 @@ wait for that too, and no agent starts meanwhile.
 """
 
 import math
-from dataclasses import replace
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -27,7 +26,7 @@ from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.model import Counts, Machine, Schedule, Seconds, Workload, refuse_strangers
 from gleaner.control.simulation.replay import agent_starts as low
 from gleaner.control.simulation.replay import array_policies, loop
-from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArray, layer_of, stretches
+from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArray, completions, layer_of, stretches
 from gleaner.control.simulation.replay.compiler import inner, making, part
 from gleaner.control.simulation.replay.compiler import loop as looped
 from gleaner.control.simulation.replay.omfs_state import (
@@ -45,14 +44,15 @@ from gleaner.control.simulation.replay.omfs_state import (
     stretches_of,
     wait_again,
 )
-from gleaner.control.simulation.settings import AgentSettings, OmfsSettings, SchedulerSettings
+from gleaner.control.simulation.replay.request import ReplayRequest
+from gleaner.control.simulation.settings import OmfsSettings
 
 decide = making(array_policies.decide)
 is_claim, would_exceed = inner(array_policies.is_claim), inner(array_policies.would_exceed)
 # Imported by name: a compiled function cannot look into a Python module.
 release_agents, decide_agents, held_by_agents = low.release, low.decide, low.held
 
-Asked, Running = array_policies.Asked, array_policies.RunningArrays
+Asked = array_policies.Asked
 _START = array_policies.START
 _VACATE = array_policies.VACATE
 _WAIT = array_policies.WAIT
@@ -62,16 +62,8 @@ _NOBODY = 2**62
 """A number of units that is more than any claim asks for."""
 
 
-def run(
-    workload: Workload,
-    machine: Machine,
-    scheduler: SchedulerSettings,
-    agents: AgentSettings | None = None,
-    *,
-    until_s: float | None = None,
-    keep_waiting: int = 0,
-) -> Schedule:
-    """Replay a workload that fits the machine; see `replay`, which checks that and has the same arguments.
+def run(request: ReplayRequest) -> Schedule:
+    """Replay a workload.
 
     A non-preemptible job that is larger than its owner's entitlement never starts.
 
@@ -79,15 +71,14 @@ def run(
     where jobs preempt each other without end. With agents the listing comes to that: it preempts jobs that still
     restore, and agents cause one decision after the other.
     """
-    settings = scheduler.omfs
+    workload, machine, settings = request.workload, request.machine, request.scheduler.omfs
     state = at_first(workload, machine, settings, entitled_units(workload, machine, settings))
-    if keep_waiting:
-        state.jobs["submit_s"] = math.nan
+    state.jobs["submit_s"] = request.submit_s()
     _check(workload, state, settings)
-    layer, finite = layer_of(agents, machine)
+    layer, finite = layer_of(request.agents, machine)
 
     def larger(full: OmfsState) -> OmfsState:
-        if until_s is None and full.counts["stretches"][0] > _STRETCHES * (len(workload) + 100):
+        if request.until_s is None and full.counts["stretches"][0] > _STRETCHES * (len(workload) + 100):
             raise BadScenario(
                 "scheduler.omfs: jobs vacate each other without end, before they have restored; "
                 "raise `quantum_s`, leave `literal` out, or set an end of the replay"
@@ -95,19 +86,12 @@ def run(
         table: Any = full.stretches
         return full._replace(stretches=np.concatenate([table, np.empty_like(table)]))
 
-    rules = loop.rules_of(scheduler, until_s, keep_waiting)
-    state, layer, stop_s = loop.run_loop(_run_omfs, state, state.jobs["submit_s"], rules, layer, finite, larger)
-    return Schedule(
-        workload=replace(workload, submit_s=state.jobs["submit_s"].copy()) if keep_waiting else workload,
-        machine=machine,
-        scheduler=scheduler.kind.value,
-        start_s=state.jobs["start_s"].copy(),
-        end_s=state.jobs["end_s"].copy(),
-        jobs=stretches_of(state),
-        agents=stretches(layer, stop_s),
-        saves=int(state.counts["saves"][0]),
-        agent_jobs_end_s=None if finite is None else finite.jobs["end_s"].copy(),
-    )
+    submit_s = state.jobs["submit_s"]
+    state, layer, stop_s = loop.run_loop(_run_omfs, state, submit_s, request, layer, finite, larger)
+    jobs, saves = stretches_of(state), int(state.counts["saves"][0])
+    start_s, end_s = state.jobs["start_s"], state.jobs["end_s"]
+    ours, complete_s = stretches(layer, stop_s), completions(finite, request.agents)
+    return request.schedule(submit_s, start_s, end_s, jobs, ours, agent_jobs_end_s=complete_s, saves=saves)
 
 
 def entitled_units(workload: Workload, machine: Machine, settings: OmfsSettings) -> Counts:
@@ -222,7 +206,7 @@ def _owed(state: OmfsState) -> int:
 def _next_end_s(state: OmfsState) -> float:
     soonest_s = np.inf
     for at in range(state.counts[0].running):
-        soonest_s = min(soonest_s, state.running.until_s[at])
+        soonest_s = min(soonest_s, state.running[at].until_s)
     for at in range(state.counts[0].saving):
         soonest_s = min(soonest_s, state.saving[at].until_s)
     return soonest_s
@@ -232,8 +216,8 @@ def _next_end_s(state: OmfsState) -> float:
 def _next_quantum_s(state: OmfsState, quantum_s: float, now_s: float) -> float:
     soonest_s = np.inf
     for at in range(state.counts[0].running):
-        if state.running.since_s[at] + quantum_s > now_s:
-            soonest_s = min(soonest_s, state.running.since_s[at] + quantum_s)
+        if state.running[at].since_s + quantum_s > now_s:
+            soonest_s = min(soonest_s, state.running[at].since_s + quantum_s)
     return soonest_s
 
 
@@ -306,18 +290,9 @@ def _try(decision: _Decision, place: int, layer: Any) -> int:
     job = state.queue[place]
     units = state.jobs[job].units
     idle, coming = _there(state, layer)
-    there, running = slice(0, n.running), state.running
-    choice = Running(
-        running.units[there],
-        running.units[there],
-        running.owner[there],
-        running.job_class[there],
-        running.priority[there],
-        running.since_s[there],
-        running.cost_s[there],
-    )
+    running = state.running[: n.running]
     asked = Asked(units, state.jobs[job].owner, state.jobs[job].job_class)
-    answer, many = decide(asked, choice, state.owners, idle, coming, now_s, state.rules, state.victims)
+    answer, many = decide(asked, running, state.owners, idle, coming, now_s, state.rules, state.victims)
     if answer == _START and units <= n.idle:
         n.idle -= units
         hold(state, job, units)
@@ -337,9 +312,9 @@ def _stop(state: OmfsState, stop_s: float) -> None:
     """Stop the replay. What ends at that instant has ended; what goes on has a stretch up to then and no end."""
     end_due(state, stop_s)
     for at in range(state.counts[0].running):
-        since_s = state.running.since_s[at]
-        restore_s = min(state.running.restoring_s[at], stop_s - since_s)
-        record(state, state.running.job[at], since_s, stop_s, restore_s, 0.0, 0.0)
+        since_s = state.running[at].since_s
+        restore_s = min(state.running[at].restoring_s, stop_s - since_s)
+        record(state, state.running[at].job, since_s, stop_s, restore_s, 0.0, 0.0)
     for at in range(state.counts[0].saving):
         since_s, save_s = state.saving[at].since_s, stop_s - state.saving[at].saved_from_s
         record(state, state.saving[at].job, since_s, stop_s, state.saving[at].restoring_s, save_s, 0.0)

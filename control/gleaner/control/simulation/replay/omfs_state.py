@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.simulation.model import Counts, Machine, Seconds, Stretches, Workload
+from gleaner.control.simulation.model import Counts, Machine, Stretches, Workload
 from gleaner.control.simulation.replay import array_policies
 from gleaner.control.simulation.replay.agents import RecordArray
 from gleaner.control.simulation.replay.compiler import inner
@@ -49,27 +49,12 @@ _SAVING = np.dtype(
 _CLAIM = np.dtype([(name, np.int64) for name in ("job", "missing", "lent", "of_owner")])
 """`missing`: the units that the claim does not have yet. `lent`: the units of these that agents owe. `of_owner`: the
 units that count as promised to the claim's owner."""
+_RUNNING = np.dtype([*array_policies.RUNNING, ("job", np.int64), ("restoring_s", np.float64), ("until_s", np.float64)])
+"""`restoring_s`: the time that the stretch takes to restore."""
 _STRETCH = np.dtype(
     [(name, np.int64) for name in ("job", "units")]
     + [(name, np.float64) for name in ("start_s", "end_s", "restore_s", "save_s", "lost_s")]
 )
-
-
-class RunningJobs(NamedTuple):
-    """The running jobs, in no order, as arrays: the policy takes most of these as they are."""
-
-    job: Counts
-    units: Counts
-    owner: Counts
-    job_class: Counts
-    priority: Counts
-    since_s: Seconds
-    """The start of the stretch."""
-    cost_s: Seconds
-    """The time of a save alone."""
-    restoring_s: Seconds
-    """The time that the stretch takes to restore."""
-    until_s: Seconds
 
 
 class OmfsState(NamedTuple):
@@ -83,7 +68,8 @@ class OmfsState(NamedTuple):
     again: Counts
     """Jobs that wait again once this walk over the queue is over."""
     owners: array_policies.Owners
-    running: RunningJobs
+    running: RecordArray
+    """The running jobs, in no order."""
     saving: RecordArray
     claims: RecordArray
     """The claims, in the order in which they were granted."""
@@ -103,16 +89,12 @@ def at_first(workload: Workload, machine: Machine, settings: OmfsSettings, entit
     jobs["units"] = machine.units_asked(workload.processors)
     jobs["owner"] = workload.group
     jobs["job_class"] = workload.job_class
-    jobs["submit_s"] = workload.submit_s
     jobs["left_s"] = workload.run_s / machine.classes[0].speed
     jobs["start_s"] = jobs["end_s"] = math.nan
     for name, cost in (("save", settings.save), ("restore", settings.restore)):
         jobs[name]["constant_s"] = cost.constant_s
         jobs[name]["node_s"] = workload.memory_mib / cost.node_mib_s if cost.node_mib_s else 0.0
         jobs[name]["shared_s"] = workload.memory_mib / cost.shared_mib_s if cost.shared_mib_s else 0.0
-    whole, times_s = np.empty((5, room), np.int64), np.empty((4, room))
-    job, units, owner, job_class, priority = whole
-    since_s, cost_s, restoring_s, until_s = times_s
     return OmfsState(
         counts,
         jobs,
@@ -121,7 +103,7 @@ def at_first(workload: Workload, machine: Machine, settings: OmfsSettings, entit
         owners=array_policies.Owners(
             np.zeros_like(entitled), np.zeros_like(entitled), np.zeros_like(entitled), entitled
         ),
-        running=RunningJobs(job, units, owner, job_class, priority, since_s, cost_s, restoring_s, until_s),
+        running=np.empty(room, _RUNNING),
         saving=np.empty(room, _SAVING),
         claims=np.empty(room, _CLAIM),
         victims=np.empty(room, np.int64),
@@ -161,22 +143,21 @@ def begin(state: OmfsState, job: int, now_s: float) -> None:
     if state.jobs[job].has_image:
         at_once = 1
         for other in range(at):
-            if state.running.since_s[other] + state.running.restoring_s[other] > now_s:
+            if state.running[other].since_s + state.running[other].restoring_s > now_s:
                 at_once += 1
         restore_s = state.jobs[job].restore.constant_s + max(
             state.jobs[job].restore.node_s, at_once * state.jobs[job].restore.shared_s
         )
-    state.running.job[at] = job
-    state.running.units[at] = state.jobs[job].units
-    state.running.owner[at] = state.jobs[job].owner
-    state.running.job_class[at] = state.jobs[job].job_class
-    state.running.priority[at] = -job
-    state.running.since_s[at] = now_s
-    state.running.restoring_s[at] = restore_s
-    state.running.cost_s[at] = state.jobs[job].save.constant_s + max(
-        state.jobs[job].save.node_s, state.jobs[job].save.shared_s
-    )
-    state.running.until_s[at] = now_s + restore_s + state.jobs[job].left_s
+    new = state.running[at]
+    new.job = job
+    new.units = state.jobs[job].units
+    new.owner = state.jobs[job].owner
+    new.job_class = state.jobs[job].job_class
+    new.priority = -job
+    new.since_s = now_s
+    new.restoring_s = restore_s
+    new.cost_s = state.jobs[job].save.constant_s + max(state.jobs[job].save.node_s, state.jobs[job].save.shared_s)
+    new.until_s = now_s + restore_s + state.jobs[job].left_s
     if np.isnan(state.jobs[job].start_s):
         state.jobs[job].start_s = now_s
 
@@ -184,13 +165,8 @@ def begin(state: OmfsState, job: int, now_s: float) -> None:
 @inner
 def leave(state: OmfsState, at: int) -> None:
     """Take an entry from the running jobs. The last entry takes its place."""
-    running = state.running
     state.counts[0].running -= 1
-    last = state.counts[0].running
-    for whole in (running.job, running.units, running.owner, running.job_class, running.priority):
-        whole[at] = whole[last]
-    for times_s in (running.since_s, running.cost_s, running.restoring_s, running.until_s):
-        times_s[at] = times_s[last]
+    state.running[at] = state.running[state.counts[0].running]
 
 
 @inner
@@ -241,9 +217,9 @@ def vacate(  # noqa: PLR0917 - numba takes no keywords
 ) -> None:
     """Preempt the running entry `at` for the job `claimant`. With `drops` a job that cannot be saved never returns."""
     n = state.counts[0]
-    job = state.running.job[at]
-    since_s = state.running.since_s[at]
-    restored_s = min(state.running.restoring_s[at], now_s - since_s)
+    job = state.running[at].job
+    since_s = state.running[at].since_s
+    restored_s = min(state.running[at].restoring_s, now_s - since_s)
     computed_s = now_s - since_s - restored_s
     can_be_saved = state.jobs[job].job_class == SAVED
     hold(state, job, -state.jobs[job].units)
@@ -298,7 +274,7 @@ def grant(  # noqa: PLR0917 - numba takes no keywords
     n.claims += 1
     at_once = n.saving
     for at in victims:
-        if state.running.job_class[at] == SAVED and now_s > state.running.since_s[at] + state.running.restoring_s[at]:
+        if state.running[at].job_class == SAVED and now_s > state.running[at].since_s + state.running[at].restoring_s:
             at_once += 1
     for at in range(n.running - 1, -1, -1):  # the last entry takes the place of an entry that leaves
         for victim in victims:
@@ -317,10 +293,7 @@ def begin_complete(state: OmfsState, now_s: float) -> None:
             state.owners.promised[state.jobs[job].owner] -= state.claims[at].of_owner
             begin(state, job, now_s)
         else:
-            state.claims[kept].job = state.claims[at].job
-            state.claims[kept].missing = state.claims[at].missing
-            state.claims[kept].lent = state.claims[at].lent
-            state.claims[kept].of_owner = state.claims[at].of_owner
+            state.claims[kept] = state.claims[at]
             kept += 1
     state.counts[0].claims = kept
 
@@ -352,9 +325,9 @@ def end_due(state: OmfsState, now_s: float) -> bool:
     n = state.counts[0]
     was = n.stretches
     for at in range(n.running - 1, -1, -1):
-        if state.running.until_s[at] <= now_s:
-            job, end_s = state.running.job[at], state.running.until_s[at]
-            record(state, job, state.running.since_s[at], end_s, state.running.restoring_s[at], 0.0, 0.0)
+        if state.running[at].until_s <= now_s:
+            job, end_s = state.running[at].job, state.running[at].until_s
+            record(state, job, state.running[at].since_s, end_s, state.running[at].restoring_s, 0.0, 0.0)
             state.jobs[job].end_s = end_s
             hold(state, job, -state.jobs[job].units)
             leave(state, at)

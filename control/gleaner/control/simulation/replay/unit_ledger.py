@@ -11,16 +11,18 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from gleaner.control.simulation.model import Counts, Seconds
+from gleaner.control.simulation.replay import backfill
 from gleaner.control.simulation.replay.agent_starts import decide, held, held_past, release
 from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArray
 from gleaner.control.simulation.replay.compiler import inner
-from gleaner.control.simulation.replay.heap import expect, forget, pop, push
+from gleaner.control.simulation.replay.heap import pop, push
+
+expect, forget = inner(backfill.expect), inner(backfill.forget)
 
 _STATE = np.dtype(
     [
         ("free", "i8"),
         ("running", "i8"),
-        ("ends", "i8"),  # the number of expected ends, or with promises of the profile's steps
         ("head", "i8"),  # the place of the first job in the queue
         ("refused", "i8"),  # jobs, from the head on, that the latest decision refused; 0 if units were freed since
     ]
@@ -37,8 +39,8 @@ class UnitLedger(NamedTuple):
     end_s: Seconds
     heap_s: Seconds
     heap_job: Counts
-    ends_s: Seconds
-    ends_units: Counts
+    ends: backfill.Timeline
+    """The expected ends of running work."""
     starts: Counts
     """Room for the jobs that a decision starts."""
     state: RecordArray
@@ -70,8 +72,7 @@ def new_ledger(run_s: Seconds, limit_s: Seconds, units: Counts, capacity: int, *
         np.full(jobs, math.nan),
         heap_s=np.empty(room),
         heap_job=np.empty(room, np.int64),
-        ends_s=np.empty(most_ends),
-        ends_units=np.empty(most_ends, np.int64),
+        ends=backfill.timeline(most_ends),
         starts=np.empty(jobs, np.int64),  # due jobs that wait for agents may ask for more than all units
         state=state,
     )
@@ -103,7 +104,7 @@ def free_of(ended: Callable[[QueueT, int], None]) -> Callable[[QueueT, Any, Agen
         is_news = False
         while next_end_s(book) <= clock.now_s:
             job = end_next(ledger)
-            forget_end(ledger, float(ledger.start_s[job] + ledger.limit_s[job]), int(ledger.units[job]))
+            forget(ledger.ends, float(ledger.start_s[job] + ledger.limit_s[job]), int(ledger.units[job]))
             ended(book, job)
             is_news = True
         if free_agents(ledger, clock, layer, finite):
@@ -125,17 +126,14 @@ def start(ledger: UnitLedger, job: int, now_s: float) -> None:
 
 
 @inner
-def expect_end(ledger: UnitLedger, end_s: float, units: int) -> None:
-    """Expect these units at `end_s`."""
-    state = ledger.state[0]
-    state.ends = expect(ledger.ends_s, ledger.ends_units, state.ends, end_s, units)
-
-
-@inner
-def forget_end(ledger: UnitLedger, end_s: float, units: int) -> None:
-    """Expect these units at `end_s` no more."""
-    state = ledger.state[0]
-    state.ends = forget(ledger.ends_s, ledger.ends_units, state.ends, end_s, units)
+def start_chosen(ledger: UnitLedger, job: int, now_s: float, is_held: bool) -> bool:
+    """Start a chosen job, unless it has to wait for agents to be saved: then expect its end no more."""
+    units = int(ledger.units[job])
+    if is_held or units > ledger.state[0].free:
+        forget(ledger.ends, float(now_s + ledger.limit_s[job]), units)
+        return False
+    start(ledger, job, now_s)
+    return True
 
 
 @inner
@@ -165,7 +163,7 @@ def forget_agents(ledger: UnitLedger, layer: AgentLog | None) -> None:
     if layer is None or layer.rules[0].preemption:
         return
     for entry in range(layer.state[0].freed):
-        forget_end(ledger, float(layer.freed[entry].end_s), int(layer.freed[entry].units))
+        forget(ledger.ends, float(layer.freed[entry].end_s), int(layer.freed[entry].units))
 
 
 @inner
@@ -175,16 +173,16 @@ def start_agents(  # noqa: PLR0917 - numba takes no keywords
     layer: AgentLog | None,
     finite: Finite | None,
     owed: int,
-    shadow_s: float,
-    extra: int,
+    promise: backfill.Reservation,
     is_promised: bool,
 ) -> None:
-    """Start agents that delay no promise: past `shadow_s` they may hold `extra` units.
+    """Start agents that delay no promise.
 
     Without a promise, no agent starts while the first job waits for agents alone.
     """
     if layer is not None:
         state, preemption = ledger.state[0], bool(layer.rules[0].preemption)
+        shadow_s, extra = promise
         if not is_promised:
             if state.running == 0 and clock.waiting > 0 and not preemption:
                 return
@@ -195,7 +193,7 @@ def start_agents(  # noqa: PLR0917 - numba takes no keywords
         if taken > 0:
             state.free -= taken
             if not preemption:
-                expect_end(ledger, gone_s, taken)
+                expect(ledger.ends, gone_s, taken)
 
 
 @inner
