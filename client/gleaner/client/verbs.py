@@ -60,12 +60,9 @@ class Verbs:
     # Jobs
 
     @Verb
-    def submit(
-        self, job: JobSpec, *, indices: Iterable[int] | None = None, group: str | None = None, hold: bool = False
-    ) -> Steps[Submitted]:
-        """Submit one job, or with `indices` a campaign of one job an index. Only an admin names a group."""
-        each = None if indices is None else tuple(indices)
-        wanted = checked(Submission, job=job, indices=each, group=group, hold=hold)
+    def submit(self, /, job: JobSpec, *, indices: Iterable[int] | None = None, **more: Any) -> Steps[Submitted]:
+        """Submit one job, or with `indices` or `parameters` a campaign; `more` has other fields of a `Submission`."""
+        wanted = checked(Submission, job=job, indices=None if indices is None else tuple(indices), **more)
         return self._write("POST", "/v1/jobs", Submitted, wanted, key=str(uuid4()))
 
     @Verb

@@ -20,6 +20,7 @@ RULES = {
     "[A-Za-z_]": "must be a variable's name: letters, digits and '_'",
     "[A-Za-z0-9._:/@-]": "must be an image's name: letters, digits, '.', '_', ':', '/', '@' and '-'",
     r"[^\x00]": "must not hold NUL characters",
+    r"[^\x00-\x1f\x7f]": "must have no line ends or other control characters",
 }
 """The meaning of the patterns in `models.jobs`, by a part of each."""
 

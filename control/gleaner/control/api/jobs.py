@@ -119,6 +119,11 @@ def submit(
     group = caller.acts_for(submission.group)
     submission = submission.model_copy(update={"group": group})
     user = f"{caller.identity.role} {caller.name}"
+    if submission.dry_run:
+        with caller.writing() as db, db.begin_nested() as tried:
+            warning = _submit(caller, db, submission, group).warning
+            tried.rollback()
+        return Submitted(campaign=None, jobs=(), warning=warning)
     with caller.writing() as db:
         answer = submission_keys.take(db, user, key, submission, now_s=caller.now_s) if key else None
         if answer is None:

@@ -1,9 +1,10 @@
 """Jobs, as users submit, list and change them, with their attempts, events, checkpoints and output."""
 
+from collections.abc import Iterator
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field, computed_field
+from pydantic import AfterValidator, Field, computed_field, model_validator
 from pydantic_core import PydanticCustomError
 
 from gleaner.agent.job_spec import MAX_ID, NUMBER, Flag, JobSpec, Name, Shape
@@ -12,6 +13,7 @@ from gleaner.control.models.base import Reply
 from gleaner.control.models.campaigns import MAX_CAMPAIGN
 from gleaner.control.models.inputs import JobInput
 from gleaner.control.models.outputs import DeliveryRow
+from gleaner.control.models.parameters import MOST_JOBS, ParameterSpace, misuse, of_single
 from gleaner.control.states import Outcome, State
 
 
@@ -22,20 +24,53 @@ def _each_once(indices: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class Submission(Shape):
-    """One job, or with `indices` a campaign of one job an index."""
+    """One job, or a campaign: with `indices` one job an index, with `parameters` one for each of their values."""
 
     job: JobSpec
     indices: (
         Annotated[
             tuple[Annotated[int, Field(ge=0, le=2**31 - 1), NUMBER], ...],
-            Field(fail_fast=True, min_length=1, max_length=100_000, json_schema_extra={"uniqueItems": True}),
+            Field(fail_fast=True, min_length=1, max_length=MOST_JOBS, json_schema_extra={"uniqueItems": True}),
             AfterValidator(_each_once),
         ]
         | None
     ) = None
+    parameters: ParameterSpace | None = None
+    """Its jobs have the indices 1, 2 and so on."""
     group: Name | None = None
     """Only an admin may name a group other than the token's own."""
     hold: Flag = False
+    dry_run: Flag = False
+    """Nothing is submitted: the answer has no job, and what would be refused is."""
+
+    @model_validator(mode="after")
+    def _placeholders_have_values(self) -> Self:
+        if self.indices is not None and self.parameters is not None:
+            raise _wrong_use("parameters", "parameters and indices are both there: make the indices a parameter")
+        if not self.is_campaign:
+            field, why = "outputs", of_single(self.job)
+        else:
+            columns = self.parameters.values if self.parameters else {}
+            field, why = misuse(self.job, {**columns, "index": [str(index) for index, _ in self.runs()]})
+        if why:
+            raise _wrong_use(field, why)
+        return self
+
+    @property
+    def is_campaign(self) -> bool:
+        """True if it may be several jobs."""
+        return self.indices is not None or self.parameters is not None
+
+    def runs(self) -> Iterator[tuple[int, dict[str, str] | None]]:
+        """Yield the index of each job of a campaign, and its parameters; None if there are none."""
+        if self.parameters is not None:
+            return enumerate(self.parameters.each(), start=1)
+        return ((index, None) for index in self.indices or ())
+
+
+def _wrong_use(field: str, why: str) -> PydanticCustomError:
+    """Return the error of a field that is wrong together with another."""
+    return PydanticCustomError("wrong_use", "{why}", {"field": field, "why": why})
 
 
 class Submitted(Reply):
@@ -55,6 +90,7 @@ class JobRow(Reply):
     group: str
     campaign: int | None
     index: int | None
+    parameters: dict[str, str] | None = None
     state: State
     outcome: Outcome | None
     exit_code: int | None

@@ -165,6 +165,8 @@ class JobRecord(QueueRecord, table=True):
     group: str
     campaign: int | None = Field(default=None, sa_type=BigInteger, foreign_key="campaign.id")
     index: int | None = None
+    # The job's value of each parameter of its campaign. None: there are no parameters.
+    parameters: Any = Field(default=None, sa_type=JSON_OR_NULL, nullable=True)
     spec: int = Field(sa_type=BigInteger, foreign_key="spec.id")
     lane: int = Field(foreign_key="lane.id")
     state: State = Field(sa_type=Enum(State, name="state", **BY_VALUE))
