@@ -72,7 +72,7 @@ def test_a_campaign_file_says_what_to_run_and_texts_are_taken_as_written() -> No
     "key",
     [
         "volumes", "time_limit", "gpus", "disk_mib", "after", "labels", "constraint", "network",
-        "max_running", "gpu", "mem", "memory", "request_memory", "max_retries", "workdir", "notify",
+        "gpu", "mem", "memory", "request_memory", "max_retries", "workdir", "notify",
         "results_to", "indices_from", "output_files",
     ],
 )  # fmt: skip

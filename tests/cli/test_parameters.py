@@ -125,6 +125,28 @@ def test_a_value_leads_no_target_astray(to: str, said: str) -> None:
     assert said in complaint(text)
 
 
+def test_a_file_has_rules_and_the_number_after_a_percent_sign_is_one() -> None:
+    wanted = read("image: a\nindices: 1-5000%200\ntry_first: 3\nmax_failures: 5%")
+    assert (len(wanted.indices or ()), wanted.max_running, wanted.try_first) == (5000, 200, 3)
+    assert (wanted.may_fail(5000), wanted.may_fail(19), read(GRID).may_fail(6)) == (250, 0, None)
+    assert read("image: a\nindices: 1-5\nmax_failures: 7").may_fail(5) == 7
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ("indices: 1-5%", "line 2: indices must have a number after %, as in 1-5000%200, found '1-5%'"),
+        ("indices: 1-5%0", "line 2: max_running must be at least 1, found 0"),
+        ("indices: 1-5%2\nmax_running: 3", "line 3: max_running is given twice"),
+        ("indices: 1-5\ntry_first: 0", "line 3: try_first must be at least 1, found 0"),
+        ("indices: 1-5\nmax_failures: 101%", "line 3: max_failures must be like 5 or 10%, found '101%'"),
+        ("try_first: 1", "line 2: try_first: only a campaign has it: give indices or parameters"),
+    ],
+)
+def test_rules_that_will_not_do_name_their_line(rules: str, said: str) -> None:
+    assert complaint(f"image: a\n{rules}").startswith(f"runs.yaml, {said}")
+
+
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
@@ -171,6 +193,15 @@ def test_a_dry_run_shows_the_first_jobs_and_what_would_be_refused_and_submits_no
     assert (said["total"], [job["index"] for job in said["first"]]) == (6, [1, 2, 3])
     assert said["first"][2]["parameters"] == {"mass": "100", "tune": "monash", "seed": "3"}
     assert json.loads(harness.good("list", "--json"))["total"] == 0
+
+
+@pytest.mark.slow
+def test_why_names_the_rule_for_which_a_job_waits(harness: CliHarness) -> None:
+    made = json.loads(harness.good("submit", "--image", "a", "--array", "1-5%2", "--json", "--", "{index}"))
+    first, last = made["jobs"][0], made["jobs"][4]
+    assert "it waits for its turn: of its campaign at most 2 jobs run at once" in harness.good("why", str(last))
+    assert "for its turn" not in harness.good("why", str(first))
+    assert len(harness.node.claim()) == 2
 
 
 @pytest.mark.slow

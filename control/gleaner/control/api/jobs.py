@@ -42,6 +42,7 @@ from gleaner.control.policy.why_waiting import (
     waits_because,
 )
 from gleaner.control.queue import (
+    campaign_rules,
     compatibility,
     deliveries,
     images,
@@ -205,6 +206,7 @@ def show(caller: User, job: JobPath) -> JobDetail:
         found = compatibility.obstacles(db, job)
         moves_now = relocation.relocation_of(db, job)
         paused_until_s = lanes.paused_until(db, job)
+        turn = campaign_rules.turn(db, job)
         before = queries.waiting_before(db, job, at_most=MOST_BEFORE)
         quota = quota_checks.obstacle(db, caller.state.quotas, job, lambda: caller.state.stored.bytes_by_owner(db))
     last = detail.attempts[-1] if detail.attempts else None
@@ -213,6 +215,7 @@ def show(caller: User, job: JobPath) -> JobDetail:
         detail.job.memory_mib,
         held=detail.job.held,
         hold_reason=reason,
+        turn=turn,
         group=detail.job.group,
         saved_on=found.saved_on if found else "",
         paused_until_s=paused_until_s,

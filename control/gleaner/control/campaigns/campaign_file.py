@@ -26,8 +26,8 @@ from gleaner.control.models.jobs import Submission
 from gleaner.control.models.parameters import MOST_JOBS
 
 MOST_BYTES = 4 * 1024 * 1024
-TEXTS = frozenset({"name", "image", "group"})
-NUMBERS = frozenset({"cpus", "memory_mib", "nodes", "priority", "retries"})
+TEXTS = frozenset({"name", "image", "group", "max_failures"})
+NUMBERS = frozenset({"cpus", "memory_mib", "nodes", "priority", "retries", "max_running", "try_first"})
 CODES = frozenset({"retry_on", "never_retry_on"})
 DURATIONS = {"compute_limit": "compute_limit_s", "needs_at_least": "needs_at_least_s", "silent_limit": "silent_limit_s"}
 """The keys that take a duration, and the names under which control takes it, in seconds."""
@@ -81,8 +81,27 @@ def parse(text: str, name: str) -> dict[str, Given]:
             raise InputError(f"{where}: {said}")
         if key in found:
             raise InputError(f"{where}: {key} is given twice")
+        if key == "indices" and isinstance(value_node, yaml.ScalarNode):
+            try:
+                value_node.value, most = at_once(value_node.value)
+            except ValueError as error:
+                raise InputError(f"{where}: indices {error}") from None
+            if most is not None:
+                found.setdefault("max_running", Given(most, where))
         found[key] = Given(_value(key, value_node, name), where)
     return found
+
+
+def at_once(text: str) -> tuple[str, int | None]:
+    """Return the indices of an array, and how many of its jobs run at once, which stands after %.
+
+    >>> at_once("1-5000%200"), at_once("1-5")
+    (('1-5000', 200), ('1-5', None))
+    """
+    written, percent, most = text.partition("%")
+    if percent and not re.fullmatch(r"\d{1,6}", most, flags=re.ASCII):
+        raise ValueError(f"must have a number after %, as in 1-5000%200, found {_short(text)}")
+    return written, int(most) if percent else None
 
 
 def indices(text: str) -> tuple[int, ...]:
@@ -167,7 +186,7 @@ def submission(given: Mapping[str, Given]) -> Submission:
         first = error.errors()[0]
         path = [str(part) for part in first["loc"]]
         if first["type"] == "wrong_use":
-            path = [first["ctx"]["field"]]
+            path = [first.get("ctx", {})["field"]]
         field = path[1] if path[0] == "job" else path[0]
         names = RENAMED | {"memory_mib": "most_memory_mib"}
         key = next((key for key, name in names.items() if name == field), field)

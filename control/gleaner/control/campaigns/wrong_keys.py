@@ -29,7 +29,6 @@ INSTEAD = {
     "keep": _KEEP,
     "labels": "jobs have no labels; name says what they are, and `glean list --campaign C` lists what belongs together",
     "max_retries": "use retries, as in retries: 3",
-    "max_running": "the site limits the cores that run at once; to start fewer jobs, hold some: `glean hold JOB`",
     "mem": _MEMORY,
     "memory": _MEMORY,
     "network": "a job has no network; put what it needs into the container image, and what it makes into /job",

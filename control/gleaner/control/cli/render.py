@@ -219,8 +219,7 @@ def _parts(value: object) -> Iterator[Table | str]:
         case str():
             yield value
         case DryRun():
-            runs = {"RUNS": lambda job: shlex.join(job.command)}
-            yield Table.of(value.first, {"INDEX": "index", **runs, "WITH": _environment})
+            yield Table.of(value.first, {"INDEX": "index", "RUNS": _command, "WITH": _environment})
             yield f"{value.total} job{'s' if value.total > 1 else ''} in all; nothing was submitted"
         case Submitted():
             yield _submitted(value)
@@ -260,6 +259,10 @@ def _submitted(value: Submitted) -> str:
     first, last = value.jobs[0], value.jobs[-1]
     jobs = f"jobs {first} to {last}" if last - first == len(value.jobs) - 1 else f"{len(value.jobs)} jobs"
     return f"campaign {value.campaign}: {jobs if len(value.jobs) > 1 else f'job {first}'}"
+
+
+def _command(job: DryRunJob) -> str:
+    return shlex.join(job.command)
 
 
 def _environment(job: DryRunJob | JobSpec) -> str:

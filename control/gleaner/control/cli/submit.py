@@ -190,6 +190,9 @@ def read_options(options: Mapping[str, Any]) -> dict[str, Given]:
         if value is None or value is False or value in ([], ()):
             continue
         try:
+            if name == "array":
+                value, most = campaigns.at_once(value)
+                found |= {} if most is None else {"max_running": Given(most, option)}
             found[KEYS.get(name, name)] = Given(value if parse is None else parse(value), option)
         except ValueError as error:
             raise BadInput(one_line(f"{option} {error}")) from None

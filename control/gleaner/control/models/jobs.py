@@ -40,6 +40,12 @@ class Submission(Shape):
     group: Name | None = None
     """Only an admin may name a group other than the token's own."""
     hold: Flag = False
+    max_running: Annotated[int, Field(ge=1, le=MOST_JOBS), NUMBER] | None = None
+    """So many jobs of the campaign run at once; None: all that there is room for."""
+    try_first: Annotated[int, Field(ge=1, le=MOST_JOBS), NUMBER] | None = None
+    """So many jobs start first, and must succeed before the others start."""
+    max_failures: Annotated[str, Field(pattern=r"^(\d{1,6}|100%|\d{1,2}%)$")] | None = None
+    """The number or the part of all jobs that may fail; after one more the rest is held."""
     dry_run: Flag = False
     """Nothing is submitted: the answer has no job, and what would be refused is."""
 
@@ -47,6 +53,11 @@ class Submission(Shape):
     def _placeholders_have_values(self) -> Self:
         if self.indices is not None and self.parameters is not None:
             raise _wrong_use("parameters", "parameters and indices are both there: make the indices a parameter")
+        rules = {"max_running", "try_first", "max_failures"} & self.model_dump(
+            exclude_none=True, exclude={"job"}
+        ).keys()
+        if rules and not self.is_campaign:
+            raise _wrong_use(min(rules), "only a campaign has it: give indices or parameters")
         if not self.is_campaign:
             field, why = "outputs", of_single(self.job)
         else:
@@ -60,6 +71,12 @@ class Submission(Shape):
     def is_campaign(self) -> bool:
         """True if it may be several jobs."""
         return self.indices is not None or self.parameters is not None
+
+    def may_fail(self, jobs: int) -> int | None:
+        """Return how many of so many jobs may fail before the rest is held; None: all."""
+        if self.max_failures is None or not self.max_failures.endswith("%"):
+            return None if self.max_failures is None else int(self.max_failures)
+        return jobs * int(self.max_failures[:-1]) // 100
 
     def runs(self) -> Iterator[tuple[int, dict[str, str] | None]]:
         """Yield the index of each job of a campaign, and its parameters; None if there are none."""

@@ -22,7 +22,7 @@ from gleaner.control.models.jobs import Ending, Submission, Submitted
 from gleaner.control.models.outputs import for_group
 from gleaner.control.policy.quotas import QuotaRules, Whose
 from gleaner.control.policy.resources import memory_step, time_step_s
-from gleaner.control.queue import attempts, images, inputs, lanes
+from gleaner.control.queue import attempts, campaign_rules, images, inputs, lanes
 from gleaner.control.queue.database import allow_whole_campaign
 from gleaner.control.queue.errors import Conflict
 from gleaner.control.queue.quota_checks import check_submission
@@ -31,8 +31,6 @@ from gleaner.control.queue.transitions import complete_all, lock, make_transitio
 from gleaner.control.states import Outcome, State, Transition
 
 HELD_AT_SUBMISSION = "submitted so"
-IDS_AT_ONCE = 10_000
-"""No database takes more than some ten thousand values in one statement."""
 NO_QUOTAS = QuotaRules()
 
 
@@ -117,11 +115,14 @@ def submit(
         mounts=spec.mounts,
         fetches=tuple(inputs.schemes_to_fetch(taken)),
     )
+    lane = lanes.ensure_for_new(db, wish, saves_itself=spec.saves_itself is not None)
+    if campaign is not None:
+        lane = campaign_rules.add(db, campaign, submission, wish, jobs=len(runs)) or lane
     common: dict[str, Any] = {
         "group": group,
         "campaign": campaign,
         "spec": db.execute(stored.returning(SPEC.c.id)).scalar_one(),
-        "lane": lanes.ensure_for_new(db, wish, saves_itself=spec.saves_itself is not None),
+        "lane": lane,
         "state": State.NEW,
         "held": submission.hold,
         "hold_reason": HELD_AT_SUBMISSION if submission.hold else None,
@@ -144,6 +145,7 @@ def submit(
         by_index = {row.run: row.id for row in rows}
         jobs = [by_index[index] for index, _ in runs]
         record_all(db, JOB.c.campaign == campaign, "submit", now_s=now_s, detail=by)
+        campaign_rules.open_first(db, campaign)
     return Submitted(campaign=campaign, jobs=tuple(jobs))
 
 
@@ -175,17 +177,6 @@ def put_on_hold(db: Connection, row: Any, *, reason: str, now_s: float) -> None:
     record(db, row.id, "hold", now_s=now_s, detail=reason)
 
 
-def hold_new(db: Connection, campaign: int, *, reason: str, now_s: float) -> None:
-    """Hold the campaign's jobs that have not begun. Those that another transaction is changing are left out."""
-    allow_whole_campaign(db)
-    new = select(JOB.c.id).where(JOB.c.campaign == campaign, JOB.c.state == State.NEW, ~JOB.c.held)
-    unlocked = db.execute(new.with_for_update(skip_locked=True)).scalars().all()
-    for at in range(0, len(unlocked), IDS_AT_ONCE):
-        some = JOB.c.id.in_(unlocked[at : at + IDS_AT_ONCE])
-        db.execute(update(JOB).where(some).values(held=True, hold_reason=reason))
-        record_all(db, some, "hold", now_s=now_s, detail=reason)
-
-
 def _signed(by: str) -> str:
     return f"by {by}" if by else ""
 
@@ -196,6 +187,8 @@ def release(db: Connection, job: int, *, now_s: float, by: str = "") -> None:
     if row.held:
         _let_go(db, JOB.c.id == job)
         record(db, job, "release", now_s=now_s, detail=_signed(by))
+        if row.campaign is not None:
+            campaign_rules.release(db, row.campaign, whole=False)
 
 
 def _let_go(db: Connection, which: ColumnElement[bool]) -> None:
@@ -234,6 +227,7 @@ def _cancel(db: Connection, row: Any, now_s: float, detail: str) -> None:
         make_transition(db, row.id, Transition.CANCEL, attempt=row.attempt, end=end, **told)
     else:
         make_transition(db, row.id, Transition.CANCEL, **told)
+    campaign_rules.record_end(db, row.id, Outcome.CANCELLED, now_s=now_s)
 
 
 def hold_campaign(db: Connection, campaign: int, *, reason: str, now_s: float) -> None:
@@ -248,6 +242,7 @@ def release_campaign(db: Connection, campaign: int, *, now_s: float, by: str = "
     held = _locked_ones(db, campaign) & JOB.c.held
     record_all(db, held, "release", now_s=now_s, detail=_signed(by))
     _let_go(db, held)
+    campaign_rules.release(db, campaign, whole=True)
 
 
 def cancel_campaign(db: Connection, campaign: int, *, now_s: float, by: str = "") -> None:
