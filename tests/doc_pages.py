@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gleaner.agent.common.placeholders import filled
 from gleaner.agent.job_spec import UrlInputSpec
 from gleaner.control.campaigns import campaign_file
 from gleaner.control.campaigns.input_list import LocalInput
+from gleaner.control.models.parameters import ParameterSpace
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -76,6 +78,9 @@ def shown_file(page: str, name: str) -> str | None:
 def _of_a_page(page: str, text: str) -> Iterator[Example]:
     for block in blocks(text, "yaml"):
         keys: dict[str, Any] = {name: given.value for name, given in campaign_file.parse(block, page).items()}
+        if isinstance(keys.get("parameters"), dict):
+            first = next(ParameterSpace(**keys["parameters"]).each())
+            keys["command"] = tuple(filled(word, {**first, "index": "1"}) for word in keys["command"])
         if "image" in keys:
             given = (keys.get(name, ()) for name in ("command", "indices", "inputs"))
             yield from _of_each_index(page, keys["image"], *given)

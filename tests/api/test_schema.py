@@ -100,7 +100,8 @@ def test_the_document_is_true(case: schemathesis.Case, callers: dict[str, Caller
 def _contradicts_itself(body: Any) -> bool:
     """Return True if a job is and is not tried again after a code, or has less memory at most than at first.
 
-    No schema forbids that, nor folders to mount, which an admin must have allowed, nor two inputs of one name.
+    No schema forbids that, nor folders to mount, which an admin must have allowed, nor two inputs of one name, nor
+    parameters and braces that do not fit together.
     """
     job = body.get("job") if isinstance(body, dict) else None
     if not isinstance(job, dict):
@@ -110,6 +111,13 @@ def _contradicts_itself(body: Any) -> bool:
     )
     most, inputs = job.get("most_memory_mib"), job.get("inputs")
     names = [one.get("name") for one in inputs if isinstance(one, dict)] if isinstance(inputs, list) else []
+    if body.keys() & {"parameters", "max_running", "try_first", "max_failures"}:
+        return True
+    environment, outputs = (
+        part if isinstance(part, dict) else {} for part in (job.get("environment"), job.get("outputs"))
+    )
+    if set("{}") & set(str([job.get("command"), *environment.values(), *outputs.values()])):
+        return True
     if job.get("mounts") or any(names.count(name) > 1 for name in names):
         return True
     return any(code in never for code in retried) or (most is not None and most <= job.get("memory_mib", 512))

@@ -71,8 +71,8 @@ def test_a_campaign_file_says_what_to_run_and_texts_are_taken_as_written() -> No
 @pytest.mark.parametrize(
     "key",
     [
-        "volumes", "time_limit", "gpus", "disk_mib", "after", "labels", "parameters", "constraint", "network",
-        "max_running", "gpu", "mem", "memory", "request_memory", "max_retries", "workdir", "notify",
+        "volumes", "time_limit", "gpus", "disk_mib", "after", "labels", "constraint", "network",
+        "gpu", "mem", "memory", "request_memory", "max_retries", "workdir", "notify",
         "results_to", "indices_from", "output_files",
     ],
 )  # fmt: skip

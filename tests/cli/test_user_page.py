@@ -43,6 +43,14 @@ def test_the_commands_of_the_readme_work_and_print_what_it_says(harness: CliHarn
     assert len(list((harness.folder / "output" / "campaign-1").iterdir())) == 12
 
 
+def test_the_grid_of_the_page_of_parameters_is_submitted_as_it_says(harness: CliHarness) -> None:
+    page = (DOCS / "user" / "parameters.md").read_text()
+    (harness.folder / "scan.yaml").write_text(doc_pages.blocks(page, "yaml")[0])
+    ((command, printed),) = typed(page)
+    _, out, _ = harness.run(*shlex.split(command)[1:])
+    assert [line.split() for line in out.splitlines()] == [line.split() for line in printed.splitlines()]
+
+
 def type_all(harness: CliHarness, *pages: str) -> int:
     """Type every command of the pages, with the first page's campaign file. Return the number of commands."""
     (harness.folder / "zmumu.yaml").write_text(doc_pages.blocks(pages[0], "yaml")[0])

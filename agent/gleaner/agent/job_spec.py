@@ -2,10 +2,10 @@
 
 A new option of a job is a field of `JobSpec`, and is named again only where people give it and see it, and where it
 takes effect (CONTRIBUTING.md). Times are in seconds, memory is in MiB. In a campaign, `{index}` becomes the job's index
-(`resolved`).
+and `{mass}` its value of the parameter `mass` (`resolved`).
 """
 
-import re
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self, cast
 
 from pydantic import (
@@ -23,7 +23,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from gleaner.agent.common import allowed_urls
+from gleaner.agent.common import allowed_urls, placeholders
 from gleaner.agent.common.allowed_urls import LONGEST_URL
 from gleaner.agent.privileged.common import mount_folders
 from gleaner.agent.system import keep_patterns
@@ -142,9 +142,8 @@ def _mountable(folders: tuple[str, ...]) -> tuple[str, ...]:
 Mounts = Annotated[tuple[str, ...], Field(fail_fast=True, max_length=mount_folders.MOST), AfterValidator(_mountable)]
 
 
-PLACES = ("campaign", "index", "job")
-"""The words in braces that are filled in in a target."""
-_BRACES = re.compile(r"\{([^{}]*)\}")
+OF_TARGET = ("campaign", "job")
+"""The names in braces of a target, beside the index and the parameters."""
 
 
 def _a_pattern(pattern: str) -> str:
@@ -165,16 +164,15 @@ def _a_target(url: str) -> str:
 def target_fault(url: str) -> str:
     """Return why this is no target; "" if it is one.
 
-    >>> target_fault("file:///data/{campaign}/{index}/"), target_fault("file:///data/{run}/")
-    ('', 'has {run}: only {campaign}, {index} and {job} are filled in')
-    >>> target_fault("file:///data/a?b"), target_fault("root://host/a")
-    ('names a folder, and a folder has no ?', '')
+    >>> target_fault("file:///data/{campaign}/{index}/"), target_fault("root://host/a")
+    ('', '')
+    >>> target_fault("file:///data/a?b")
+    'names a folder, and a folder has no ?'
     """
-    for word in _BRACES.findall(url):
-        if word not in PLACES:
-            return f"has {{{word[:60]}}}: only {{campaign}}, {{index}} and {{job}} are filled in"
     try:
-        where = allowed_urls.location(_BRACES.sub("1", url))
+        where = allowed_urls.location(
+            "".join(text + ("1" if name else "") for text, name, _ in placeholders.parts(url))
+        )
     except ValueError as error:
         return str(error)
     if where.scheme not in allowed_urls.TARGET_SCHEMES:
@@ -184,35 +182,11 @@ def target_fault(url: str) -> str:
     return "names a folder, and a folder has no ?" if "?" in url else ""
 
 
-def unfilled(url: str, *, of_campaign: bool) -> str:
-    """Return what the target lacks, or has too much, for a campaign or for a single job; "" if nothing.
-
-    >>> unfilled("file:///data/{campaign}/", of_campaign=True)
-    'needs {index} or {job}: else the jobs of a campaign would overwrite the files of each other'
-    """
-    words = set(_BRACES.findall(url))
-    if of_campaign and not words & {"index", "job"}:
-        return "needs {index} or {job}: else the jobs of a campaign would overwrite the files of each other"
-    if not of_campaign and words & {"campaign", "index"}:
-        return "has {campaign} or {index}, and this is a single job: write {job}"
-    return ""
-
-
-def filled_target(url: str, *, job: int, campaign: int | None, index: int | None) -> str:
-    """Return the target of one job.
-
-    >>> filled_target("file:///data/{campaign}/{index}/", job=7, campaign=3, index=0)
-    'file:///data/3/0/'
-    """
-    values = {"job": job, "campaign": campaign, "index": index}
-    return _BRACES.sub(lambda word: str(values.get(word[1], word[0])), url)
-
-
 class OutputSpec(Shape):
     """The part of a job's folder that is kept as its result, and the target to which an agent copies it."""
 
     keep: Annotated[tuple[_Pattern, ...], Field(fail_fast=True, max_length=keep_patterns.MOST)] = ()
-    """Patterns like `*.root` or `hist/**`, in which `{index}` becomes the job's index. Empty: everything."""
+    """Patterns like `*.root` or `hist/**`, with placeholders as in the command. Empty: everything."""
     to: (
         Annotated[str, StringConstraints(max_length=allowed_urls.LONGEST_URL - 100), AfterValidator(_a_target)] | None
     ) = None
@@ -240,7 +214,7 @@ class SelfSave(Shape):
 
 
 class JobSpec(Shape):
-    """The program to run. In a campaign, `{index}` in command and environment values becomes the job's index."""
+    """The program to run. In a campaign, `{index}` and the parameters in braces become the values of each job."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -328,22 +302,27 @@ class JobSpec(Shape):
         """The patterns of what is kept of the job's folder; none: everything is."""
         return () if self.outputs is None else self.outputs.keep
 
-    def resolved(self, *, job: int, campaign: int | None, index: int | None) -> "JobSpec":
-        """Return the specification of one job, with its numbers in place of what stands in braces.
+    def resolved(
+        self, *, job: int, campaign: int | None, index: int | None, parameters: Mapping[str, str] | None = None
+    ) -> "JobSpec":
+        """Return the specification of one job, with its numbers and parameters in place of what stands in braces.
 
-        >>> runs = JobSpec(name="a", image="pi", command=("run", "--seed={index}"), environment={"RUN": "r{index}"})
-        >>> one = runs.resolved(job=1, campaign=1, index=7)
+        >>> runs = JobSpec(name="a", image="pi", command=("run", "--seed={index:03d}"), environment={"MASS": "{mass}"})
+        >>> one = runs.resolved(job=1, campaign=1, index=7, parameters={"mass": "100"})
         >>> one.command, one.environment
-        (('run', '--seed=7'), {'RUN': 'r7'})
+        (('run', '--seed=007'), {'MASS': '100'})
         """
+        outputs, values = self.outputs, {**(parameters or {}), "index": str(index)}
+        if outputs is not None and outputs.to is not None:
+            of_target = {**values, "job": str(job), "campaign": str(campaign)}
+            outputs = outputs.model_copy(update={"to": placeholders.filled(outputs.to, of_target)})
+        if index is None:  # a single job's braces are its own
+            return self.model_copy(update={"outputs": outputs})
 
-        def filled(word: str) -> str:
-            return word if index is None else word.replace("{index}", str(index))
+        def filled(texts: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(placeholders.filled(text, values) for text in texts)
 
-        outputs = self.outputs
         if outputs is not None:
-            to = None if outputs.to is None else filled_target(outputs.to, job=job, campaign=campaign, index=index)
-            outputs = outputs.model_copy(update={"keep": tuple(map(filled, outputs.keep)), "to": to})
-        environment = {name: filled(value) for name, value in self.environment.items()}
-        filled_in = {"command": tuple(map(filled, self.command)), "environment": environment, "outputs": outputs}
-        return self.model_copy(update=filled_in)
+            outputs = outputs.model_copy(update={"keep": filled(outputs.keep)})
+        environment = dict(zip(self.environment, filled(tuple(self.environment.values())), strict=True))
+        return self.model_copy(update={"command": filled(self.command), "environment": environment, "outputs": outputs})

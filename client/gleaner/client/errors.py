@@ -57,5 +57,5 @@ def checked(model: type[Model], **options: object) -> Model:
         return model.model_validate(options)
     except ValidationError as error:
         first = error.errors()[0]
-        option = ".".join(str(part) for part in first["loc"]) or "value"
+        option = ".".join(map(str, first["loc"])) or str(first.get("ctx", {}).get("field", "value"))
         raise ClientError(complaint(option, first), kind=ErrorKind.INVALID, option=option) from None

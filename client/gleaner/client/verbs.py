@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -34,6 +34,7 @@ from gleaner.control.models.jobs import (
 )
 from gleaner.control.models.nodes import ClusterStatus
 from gleaner.control.models.owners import OwnersStatus
+from gleaner.control.models.parameters import ParameterSpace
 from gleaner.control.models.report import MonthReport, ReportFilter
 from gleaner.control.models.secrets import SecretPut, SecretRow
 from gleaner.control.models.tokens import TokenIssued, TokenRequest, TokenRow
@@ -52,6 +53,15 @@ ACCOUNTING_S = 150.0
 LINES_A_PAGE = 1000
 
 
+class CampaignRules(TypedDict, total=False):
+    """The rules of a campaign, and `dry_run`, as in a `Submission`."""
+
+    max_running: int | None
+    try_first: int | None
+    max_failures: str | None
+    dry_run: bool
+
+
 class Verbs:
     """The methods of both clients. Each raises only `ClientError`."""
 
@@ -61,11 +71,18 @@ class Verbs:
 
     @Verb
     def submit(
-        self, job: JobSpec, *, indices: Iterable[int] | None = None, group: str | None = None, hold: bool = False
+        self,
+        job: JobSpec,
+        *,
+        indices: Iterable[int] | None = None,
+        parameters: ParameterSpace | None = None,
+        group: str | None = None,
+        hold: bool = False,
+        **rules: Unpack[CampaignRules],
     ) -> Steps[Submitted]:
-        """Submit one job, or with `indices` a campaign of one job for each index. Only an admin can name a group."""
+        """Submit one job, or with `indices` or `parameters` a campaign. Only an admin can name a group."""
         each = None if indices is None else tuple(indices)
-        wanted = checked(Submission, job=job, indices=each, group=group, hold=hold)
+        wanted = checked(Submission, job=job, indices=each, parameters=parameters, group=group, hold=hold, **rules)
         return self._write("POST", "/v1/jobs", Submitted, wanted, key=str(uuid4()))
 
     @Verb

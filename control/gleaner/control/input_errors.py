@@ -18,8 +18,10 @@ from pydantic_core import ErrorDetails
 RULES = {
     "[A-Za-z0-9._-]": "must begin with a letter or digit and have at most 63 letters, digits, '.', '_' and '-'",
     "[A-Za-z_]": "must be a variable's name: letters, digits and '_'",
+    "100%": "must be like 5 or 10%",
     "[A-Za-z0-9._:/@-]": "must be an image's name: letters, digits, '.', '_', ':', '/', '@' and '-'",
     r"[^\x00]": "must not hold NUL characters",
+    r"[^\x00-\x1f\x7f]": "must have no line ends or other control characters",
 }
 """The meanings of the patterns in `models.jobs`, by a part of each pattern."""
 

@@ -34,7 +34,7 @@ LONGEST_TOKEN = 256
 LARGEST_BODY_BYTES = 256 * 2**10
 LARGER_BODIES_BYTES = {
     "/v1/uploads/[^/]+/[^/]+": PART_BYTES,
-    "/v1/jobs": 2 * 2**20,  # the size of a campaign of 100,000 jobs
+    "/v1/jobs": 8 * 2**20,  # a campaign of 100,000 jobs
     "/v1/agents/[^/]+/register": 2**20,
     "/v1/jobs/[0-9]+/attempts/[0-9]+/log": 2 * 2**20,  # agents halve a batch that is refused
 }

@@ -124,7 +124,9 @@ def take_delivery(caller: OwnAgent) -> Response:
                 number=row.tries,
                 digest=row.output_digest,
                 to=row.to,
-                keep=row.document.resolved(job=row.job, campaign=row.campaign, index=row.run).keep,
+                keep=row.document.resolved(
+                    job=row.job, campaign=row.campaign, index=row.run, parameters=row.parameters
+                ).keep,
                 allowed=for_group(outputs.urls, row.group),
                 total_s=outputs.deliver_s,
                 silent_s=outputs.silent_s,

@@ -42,6 +42,7 @@ from gleaner.control.policy.why_waiting import (
     waits_because,
 )
 from gleaner.control.queue import (
+    campaign_rules,
     compatibility,
     deliveries,
     images,
@@ -122,6 +123,11 @@ def submit(
     group = caller.acts_for(submission.group)
     submission = submission.model_copy(update={"group": group})
     user = f"{caller.identity.role} {caller.name}"
+    if submission.dry_run:
+        with caller.writing() as db, db.begin_nested() as tried:
+            warning = _submit(caller, db, submission, group).warning
+            tried.rollback()
+        return Submitted(campaign=None, jobs=(), warning=warning)
     with caller.writing() as db:
         answer = submission_keys.take(db, user, key, submission, now_s=caller.now_s) if key else None
         if answer is None:
@@ -203,6 +209,7 @@ def show(caller: User, job: JobPath) -> JobDetail:
         found = compatibility.obstacles(db, job)
         moves_now = relocation.relocation_of(db, job)
         paused_until_s = lanes.paused_until(db, job)
+        turn = campaign_rules.turn(db, job)
         before = queries.waiting_before(db, job, at_most=MOST_BEFORE)
         quota = quota_checks.obstacle(db, caller.state.quotas, job, lambda: caller.state.stored.bytes_by_owner(db))
     last = detail.attempts[-1] if detail.attempts else None
@@ -211,6 +218,7 @@ def show(caller: User, job: JobPath) -> JobDetail:
         detail.job.memory_mib,
         held=detail.job.held,
         hold_reason=reason,
+        turn=turn,
         group=detail.job.group,
         saved_on=found.saved_on if found else "",
         paused_until_s=paused_until_s,

@@ -7,7 +7,6 @@ as they are written (`--seed 007` stays `007`, and `no` is not `False`): YAML's 
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -18,15 +17,17 @@ from gleaner.agent.common.quantities import duration_s, memory_mib, memory_range
 from gleaner.agent.job_spec import JobSpec, UrlInputSpec
 from gleaner.agent.system import keep_patterns
 from gleaner.control.campaigns import input_list
+from gleaner.control.campaigns.given import Given
 from gleaner.control.campaigns.input_list import LocalInput
+from gleaner.control.campaigns.parameter_files import RowsFile
 from gleaner.control.campaigns.wrong_keys import INSTEAD
 from gleaner.control.input_errors import InputError, at_line, complaint, one_line, read_text, unknown_key
 from gleaner.control.models.jobs import Submission
+from gleaner.control.models.parameters import MOST_JOBS
 
 MOST_BYTES = 4 * 1024 * 1024
-MOST_RUNS = 100_000
-TEXTS = frozenset({"name", "image", "group"})
-NUMBERS = frozenset({"cpus", "memory_mib", "nodes", "priority", "retries"})
+TEXTS = frozenset({"name", "image", "group", "max_failures"})
+NUMBERS = frozenset({"cpus", "memory_mib", "nodes", "priority", "retries", "max_running", "try_first"})
 CODES = frozenset({"retry_on", "never_retry_on"})
 DURATIONS = {"compute_limit": "compute_limit_s", "needs_at_least": "needs_at_least_s", "silent_limit": "silent_limit_s"}
 """The keys that take a duration, and the names under which control takes it, in seconds."""
@@ -38,19 +39,12 @@ KEYS = (
     | CODES
     | RENAMED.keys()
     | {"command", "environment", "indices", "hold", "saves_itself", "inputs", "mounts", "outputs"}
+    | {"parameters", "lines"}
 )
 SELF_SAVE = frozenset({"signal", "exit_code"})
 OUTPUTS = frozenset({"keep", "to"})
 OPTIONS_OF_OUTPUTS = {"keep": "keep", "deliver_to": "to"}
 """The options whose values are keys of `outputs`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """A value and the place where it was written: `runs.yaml, line 3`, or `--cpus`."""
-
-    value: object
-    where: str
 
 
 def read(path: Path) -> dict[str, Given]:
@@ -87,8 +81,27 @@ def parse(text: str, name: str) -> dict[str, Given]:
             raise InputError(f"{where}: {said}")
         if key in found:
             raise InputError(f"{where}: {key} is given twice")
+        if key == "indices" and isinstance(value_node, yaml.ScalarNode):
+            try:
+                value_node.value, most = at_once(value_node.value)
+            except ValueError as error:
+                raise InputError(f"{where}: indices {error}") from None
+            if most is not None:
+                found.setdefault("max_running", Given(most, where))
         found[key] = Given(_value(key, value_node, name), where)
     return found
+
+
+def at_once(text: str) -> tuple[str, int | None]:
+    """Return the indices of an array, and how many of its jobs run at once, which stands after %.
+
+    >>> at_once("1-5000%200"), at_once("1-5")
+    (('1-5000', 200), ('1-5', None))
+    """
+    written, percent, most = text.partition("%")
+    if percent and not re.fullmatch(r"\d{1,6}", most, flags=re.ASCII):
+        raise ValueError(f"must have a number after %, as in 1-5000%200, found {_short(text)}")
+    return written, int(most) if percent else None
 
 
 def indices(text: str) -> tuple[int, ...]:
@@ -108,8 +121,8 @@ def indices(text: str) -> tuple[int, ...]:
         if last < first or step < 1:
             raise ValueError(f"{part.strip()} holds no index")
         some = range(first, last + 1, step)
-        if len(found) + len(some) > MOST_RUNS:
-            raise ValueError(f"hold at most {MOST_RUNS:,} runs, found {len(found) + len(some):,} in {_short(text)}")
+        if len(found) + len(some) > MOST_JOBS:
+            raise ValueError(f"hold at most {MOST_JOBS:,} runs, found {len(found) + len(some):,} in {_short(text)}")
         found.extend(some)
     return _without_twins(found)
 
@@ -163,6 +176,8 @@ def submission(given: Mapping[str, Given]) -> Submission:
     values.setdefault("name", default_name(str(values["image"])))
     if any(isinstance(one, LocalInput) for one in cast("tuple[object, ...]", values.get("inputs", ()))):
         raise InputError(f"{given['inputs'].where}: inputs are files of your own machine: use `glean submit`")
+    if files := [value for value in given.values() if isinstance(value.value, RowsFile)]:
+        raise InputError(f"{files[0].where}: the parameters are in a file of your own machine: use `glean submit`")
     job = {key: value for key, value in values.items() if key in JobSpec.model_fields}
     rest = {key: value for key, value in values.items() if key not in JobSpec.model_fields}
     try:
@@ -170,6 +185,8 @@ def submission(given: Mapping[str, Given]) -> Submission:
     except ValidationError as error:
         first = error.errors()[0]
         path = [str(part) for part in first["loc"]]
+        if first["type"] == "wrong_use":
+            path = [first.get("ctx", {})["field"]]
         field = path[1] if path[0] == "job" else path[0]
         names = RENAMED | {"memory_mib": "most_memory_mib"}
         key = next((key for key, name in names.items() if name == field), field)
@@ -177,8 +194,8 @@ def submission(given: Mapping[str, Given]) -> Submission:
             key = next((option for option, name in OPTIONS_OF_OUTPUTS.items() if name in path and option in given), key)
         where = given[key].where if key in given else ""
         inner = ""
-        if key in {"saves_itself", "outputs"}:
-            inner = "".join(f" {part}" for part in path[2:] if not part.isdigit())
+        if key in {"saves_itself", "outputs", "parameters"}:
+            inner = "".join(f" {part}" for part in path[2:] if not part.isdigit() and part != "[key]")
         if not where or where.startswith("--"):
             raise InputError(complaint((where or key) + inner, first)) from None
         raise InputError(f"{where}: {complaint(key + inner, first)}") from None
@@ -216,7 +233,9 @@ def _value(key: str, node: yaml.Node, name: str) -> object:
         return written == "true"
     if key == "command":
         return tuple(_text(item, _place(name, item), "an argument") for item in _items(node, where, key))
-    mappings = {"environment": _pairs, "saves_itself": _self_save, "outputs": _outputs}
+    if key == "lines" or (key == "parameters" and isinstance(node, yaml.ScalarNode)):
+        return RowsFile(_text(node, where, key), is_lines=key == "lines")
+    mappings = {"environment": _pairs, "saves_itself": _self_save, "outputs": _outputs, "parameters": _grid}
     if key in mappings:
         return mappings[key](node, name, where)
     if key == "inputs":
@@ -289,6 +308,24 @@ def _pattern(node: yaml.Node, where: str) -> str:
     if why := keep_patterns.fault(pattern):
         raise InputError(f"{where}: outputs keep: {_short(pattern)} {why}")
     return pattern
+
+
+def _grid(node: yaml.Node, name: str, where: str) -> dict[str, object]:
+    keys = _keys_of("parameters", node, name, where, allowed=None, like="{mass: [100, 200], seed: 1-50}")
+    return {"values": {key: _column(value, place, name, f"parameters {key}") for key, (value, place) in keys.items()}}
+
+
+def _column(node: yaml.Node, where: str, name: str, what: str) -> tuple[str, ...]:
+    """Return the values of a parameter: those of a list, of a range like 1-50, or a single one."""
+    if isinstance(node, yaml.SequenceNode):
+        return tuple(_text(item, _place(name, item), f"a value of {what}") for item in node.value)
+    written = _text(node, where, what)
+    if not re.fullmatch(r"\d+-\d+(:\d+)?", written, flags=re.ASCII):
+        return (written,)
+    try:
+        return tuple(map(str, indices(written)))
+    except ValueError as error:
+        raise InputError(f"{where}: {what} {error}") from None
 
 
 def _keys_of(

@@ -18,7 +18,7 @@ from gleaner.agent.common.quantities import duration_s, in_words, size
 from gleaner.agent.messages import ReturnReason
 from gleaner.client import Client, ClientError, ErrorKind
 from gleaner.control.campaigns import campaign_file as campaigns
-from gleaner.control.campaigns.campaign_file import Given
+from gleaner.control.campaigns.given import Given
 from gleaner.control.cli import render, submit
 from gleaner.control.cli.connect import connect
 from gleaner.control.cli.failures import BadInput

@@ -1,5 +1,6 @@
 """The answer of a verb; `render` alone turns it into text."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -17,6 +18,24 @@ class Answer:
     as_json: bool = False
     remarks: tuple[str, ...] = ()
     exit_code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DryRunJob:
+    """A job as it would be submitted."""
+
+    index: int | None
+    parameters: Mapping[str, str] | None
+    command: Sequence[str]
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """The first jobs that a submission would have, and how many they would be."""
+
+    first: tuple[DryRunJob, ...]
+    total: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ from rich.text import Text
 
 from gleaner.agent.common.allowed_urls import shown
 from gleaner.agent.common.quantities import in_words, memory_in_words, size
-from gleaner.control.cli.output import Answer, Configuration
+from gleaner.agent.job_spec import JobSpec
+from gleaner.control.cli.output import Answer, Configuration, DryRun, DryRunJob
 from gleaner.control.cli.settings_toml import toml
 from gleaner.control.input_errors import one_line, visible
 from gleaner.control.models.agents import AgentRow
@@ -220,6 +221,9 @@ def _parts(value: object) -> Iterator[Table | str]:
     match value:
         case str():
             yield value
+        case DryRun():
+            yield Table.of(value.first, {"INDEX": "index", "RUNS": _command, "WITH": _environment})
+            yield f"{value.total} job{'s' if value.total > 1 else ''} in all; nothing was submitted"
         case Submitted():
             yield _submitted(value)
         case CampaignStatus():
@@ -260,6 +264,14 @@ def _submitted(value: Submitted) -> str:
     return f"campaign {value.campaign}: {jobs if len(value.jobs) > 1 else f'job {first}'}"
 
 
+def _command(job: DryRunJob) -> str:
+    return shlex.join(job.command)
+
+
+def _environment(job: DryRunJob | JobSpec) -> str:
+    return shlex.join(f"{key}={value}" for key, value in job.environment.items())
+
+
 def _state(row: JobRow) -> str:
     said = str(row.state)
     if row.state is State.COMPLETE:
@@ -293,6 +305,7 @@ def _job(detail: JobDetail) -> Iterator[Table | str]:
     facts = {
         "job": f"{row.id} {row.name}, of group {row.group}{by}",
         "campaign": "" if row.campaign is None else f"{row.campaign}, index {row.index}",
+        "parameters": ", ".join(f"{name} {value}" for name, value in (row.parameters or {}).items()),
         "state": _state(row) + (f" on {row.node}" if row.node else ""),
         "because": detail.failed_because,
         "waits": detail.waits_because,
@@ -305,7 +318,7 @@ def _job(detail: JobDetail) -> Iterator[Table | str]:
         "keeps": ", ".join(spec.outputs.keep) if spec.outputs is not None else "",
         "delivers": _delivery(detail),
         "image": "" if detail.image_id is None else f"{detail.image_id}, pushed by the group",
-        "with": shlex.join(f"{key}={value}" for key, value in spec.environment.items()),
+        "with": _environment(spec),
         "needs": f"cpus {row.cpus}, memory {row.memory_mib} MiB{most}{stretch}; priority {row.priority}",
         "computed": "" if limit_s is None else f"{in_words(detail.counted_s)} of at most {in_words(limit_s)}",
         "writes": "" if disk_mib is None else f"at most {memory_in_words(disk_mib)}",

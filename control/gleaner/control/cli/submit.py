@@ -11,17 +11,18 @@ import typer
 
 from gleaner.agent.common.quantities import duration_s, memory_mib, memory_range_mib
 from gleaner.agent.job_spec import InputSpec, UrlInputSpec
-from gleaner.client import Client, ClientError
+from gleaner.client import Client, ClientError, ErrorKind
 from gleaner.client.local_inputs import pack
 from gleaner.client.uploads import FileToSend
 from gleaner.control.campaigns import campaign_file as campaigns
 from gleaner.control.campaigns import input_list
-from gleaner.control.campaigns.campaign_file import Given
+from gleaner.control.campaigns.given import Given
 from gleaner.control.campaigns.input_list import LocalInput
+from gleaner.control.campaigns.parameter_files import read_rows
 from gleaner.control.cli import render
 from gleaner.control.cli.connect import connect
-from gleaner.control.cli.failures import BadInput
-from gleaner.control.cli.output import Answer, AsJson
+from gleaner.control.cli.failures import BadInput, exit_code_of
+from gleaner.control.cli.output import Answer, AsJson, DryRun, DryRunJob
 from gleaner.control.input_errors import InputError, one_line
 from gleaner.control.models.jobs import Submission, Submitted
 
@@ -41,6 +42,7 @@ Inputs: TypeAlias = Annotated[
 Mounts: TypeAlias = Annotated[
     list[str] | None, typer.Option(metavar="FOLDER", help="A folder of the nodes to read; repeatable.")
 ]
+FIRST_JOBS = 3
 Group: TypeAlias = Annotated[str | None, typer.Option(help="For admins: the group that owns the jobs.")]
 
 
@@ -94,11 +96,14 @@ def submit(
     ] = None,
     group: Group = None,
     hold: Annotated[bool, typer.Option("--hold", help="Do not start before `glean release`.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Submit nothing: show the first jobs and what would be refused.")
+    ] = False,
     as_json: AsJson = False,
 ) -> Answer:
     """Submit a job, an array of jobs, or a campaign file.
 
-    Options override the file. `{index}` in the command and in environment values becomes the job's index.
+    Options override the file. In a campaign `{index}` becomes the job's index, and a parameter in braces its value.
     """
     given: dict[str, Given] = {}
     if image is None:
@@ -107,11 +112,33 @@ def submit(
         given["command"] = Given(tuple(arguments), "the command")
     given |= read_options(context.params)
     folder = Path((arguments or ["."])[0]).parent if image is None else Path()
+    given = read_rows(given, folder)
     files = pack_inputs(given, folder)
     wanted = campaigns.submission(given)
     with connect() as control:
+        if dry_run:
+            return _dry_run(control, wanted, as_json=as_json)
         made = submit_with_inputs(control, wanted, files)
     return Answer(made, as_json, (made.warning,) if made.warning else ())
+
+
+def _dry_run(control: Client, wanted: Submission, *, as_json: bool) -> Answer:
+    """Return the first jobs, and ask control what it would refuse, all but inputs that it has not been sent."""
+    runs = list[tuple[int | None, dict[str, str] | None]](wanted.runs()) or [(None, None)]
+    first: list[DryRunJob] = []
+    for index, parameters in runs[:FIRST_JOBS]:
+        job = wanted.job.resolved(job=0, campaign=0, index=index, parameters=parameters)
+        first.append(DryRunJob(index, parameters, job.command, job.environment))
+    urls = tuple(one for one in wanted.job.inputs if isinstance(one, UrlInputSpec))
+    asked = wanted.model_copy(update={"job": wanted.job.model_copy(update={"inputs": urls}), "dry_run": True})
+    remark, code = "", 0
+    try:
+        remark = submit_with_inputs(control, asked, ()).warning
+    except ClientError as failure:
+        if failure.kind not in {ErrorKind.CONFLICT, ErrorKind.INVALID}:
+            raise
+        remark, code = f"would be refused: {failure}", exit_code_of(failure)
+    return Answer(DryRun(tuple(first), len(runs)), as_json, (remark,) if remark else (), code)
 
 
 def submit_with_inputs(control: Client, wanted: Submission, files: Sequence[FileToSend]) -> Submitted:
@@ -119,7 +146,8 @@ def submit_with_inputs(control: Client, wanted: Submission, files: Sequence[File
     if files:
         with render.sending() as on_part:
             control.put_inputs(files, group=wanted.group, on_part=on_part)
-    return control.submit(wanted.job, indices=wanted.indices, group=wanted.group, hold=wanted.hold)
+    more = {name: getattr(wanted, name) for name in wanted.model_fields_set | {"dry_run"} if name != "job"}
+    return control.submit(wanted.job, **more)
 
 
 def pack_inputs(given: dict[str, Given], folder: Path) -> Sequence[FileToSend]:
@@ -162,6 +190,9 @@ def read_options(options: Mapping[str, Any]) -> dict[str, Given]:
         if value is None or value is False or value in ([], ()):
             continue
         try:
+            if name == "array":
+                value, most = campaigns.at_once(value)
+                found |= {} if most is None else {"max_running": Given(most, option)}
             found[KEYS.get(name, name)] = Given(value if parse is None else parse(value), option)
         except ValueError as error:
             raise BadInput(one_line(f"{option} {error}")) from None

@@ -1,9 +1,10 @@
 """Jobs, as users submit, list and change them, with their attempts, events, checkpoints and output."""
 
+from collections.abc import Iterator
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field, computed_field
+from pydantic import AfterValidator, Field, computed_field, model_validator
 from pydantic_core import PydanticCustomError
 
 from gleaner.agent.job_spec import MAX_ID, NUMBER, Flag, JobSpec, Name, Shape
@@ -12,6 +13,7 @@ from gleaner.control.models.base import Reply
 from gleaner.control.models.campaigns import MAX_CAMPAIGN
 from gleaner.control.models.inputs import JobInput
 from gleaner.control.models.outputs import DeliveryRow
+from gleaner.control.models.parameters import MOST_JOBS, ParameterSpace, misuse, of_single
 from gleaner.control.states import Outcome, State
 
 
@@ -22,20 +24,70 @@ def _each_once(indices: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class Submission(Shape):
-    """One job, or with `indices` a campaign of one job for each index."""
+    """One job, or a campaign with one job for each of the `indices`, or for each set of values of the `parameters`."""
 
     job: JobSpec
     indices: (
         Annotated[
             tuple[Annotated[int, Field(ge=0, le=2**31 - 1), NUMBER], ...],
-            Field(fail_fast=True, min_length=1, max_length=100_000, json_schema_extra={"uniqueItems": True}),
+            Field(fail_fast=True, min_length=1, max_length=MOST_JOBS, json_schema_extra={"uniqueItems": True}),
             AfterValidator(_each_once),
         ]
         | None
     ) = None
+    parameters: ParameterSpace | None = None
+    """Its jobs have the indices 1, 2 and so on."""
     group: Name | None = None
     """The group. Only an admin can name a group other than the token's own."""
     hold: Flag = False
+    max_running: Annotated[int, Field(ge=1, le=MOST_JOBS), NUMBER] | None = None
+    """The number of jobs of the campaign that run at once, or None for all that there is room for."""
+    try_first: Annotated[int, Field(ge=1, le=MOST_JOBS), NUMBER] | None = None
+    """The number of jobs that must succeed before the others start."""
+    max_failures: Annotated[str, Field(pattern=r"^(\d{1,6}|100%|\d{1,2}%)$")] | None = None
+    """The number or the percentage of jobs that may fail. After one more failure the rest is held."""
+    dry_run: Flag = False
+    """True to submit nothing. The answer has no job, and errors are those of a real submission."""
+
+    @model_validator(mode="after")
+    def _placeholders_have_values(self) -> Self:
+        if self.indices is not None and self.parameters is not None:
+            raise _wrong_use("parameters", "parameters and indices are both there: make the indices a parameter")
+        rules = {"max_running", "try_first", "max_failures"} & self.model_dump(
+            exclude_none=True, exclude={"job"}
+        ).keys()
+        if rules and not self.is_campaign:
+            raise _wrong_use(min(rules), "only a campaign has it: give indices or parameters")
+        if not self.is_campaign:
+            field, why = "outputs", of_single(self.job)
+        else:
+            columns = self.parameters.values if self.parameters else {}
+            field, why = misuse(self.job, {**columns, "index": [str(index) for index, _ in self.runs()]})
+        if why:
+            raise _wrong_use(field, why)
+        return self
+
+    @property
+    def is_campaign(self) -> bool:
+        """Return True if it can be several jobs."""
+        return self.indices is not None or self.parameters is not None
+
+    def may_fail(self, jobs: int) -> int | None:
+        """Return how many of this number of jobs may fail before the rest is held, or None for all."""
+        if self.max_failures is None or not self.max_failures.endswith("%"):
+            return None if self.max_failures is None else int(self.max_failures)
+        return jobs * int(self.max_failures[:-1]) // 100
+
+    def runs(self) -> Iterator[tuple[int, dict[str, str] | None]]:
+        """Yield the index of each job of a campaign, and its parameters, or None if it has none."""
+        if self.parameters is not None:
+            return enumerate(self.parameters.each(), start=1)
+        return ((index, None) for index in self.indices or ())
+
+
+def _wrong_use(field: str, why: str) -> PydanticCustomError:
+    """Return the error of a field that contradicts another."""
+    return PydanticCustomError("wrong_use", "{why}", {"field": field, "why": why})
 
 
 class Submitted(Reply):
@@ -55,6 +107,7 @@ class JobRow(Reply):
     group: str
     campaign: int | None
     index: int | None
+    parameters: dict[str, str] | None = None
     state: State
     outcome: Outcome | None
     exit_code: int | None

@@ -37,6 +37,8 @@ class JobNeeds:
     memory_mib: int
     held: bool = False
     hold_reason: str = ""
+    turn: str = ""
+    """The rule of its campaign for which the job waits; empty if none."""
     saved_on: str = ""
     """The node that saved the job, or "" if it is not saved."""
     group: str = ""
@@ -166,6 +168,8 @@ def waits_because(wish: JobNeeds, around: Surroundings) -> str:
     """
     if wish.held:
         return f"held: {wish.hold_reason or 'by its owner'} (release it with `glean release`)"
+    if wish.turn:
+        return wish.turn
     if wish.paused_until_s is not None:
         then = datetime.fromtimestamp(wish.paused_until_s, around.zone)
         why = wish.unreachable or "it has failed"

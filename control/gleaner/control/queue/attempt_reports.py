@@ -20,9 +20,9 @@ from gleaner.control.models.jobs import NOTHING_TO_KEEP, Ending
 from gleaner.control.policy import retries, returns
 from gleaner.control.policy.resources import next_memory_mib
 from gleaner.control.policy.returns import AfterFailure, Blame, Next, OwnFailure, Reaction, Then, TimesGiven
-from gleaner.control.queue import attempts, compatibility, deliveries, lanes, logs, node_health
+from gleaner.control.queue import attempts, campaign_rules, compatibility, deliveries, lanes, logs, node_health
 from gleaner.control.queue.errors import Conflict, Invalid, NotCurrent, NotFound
-from gleaner.control.queue.jobs import hold_new, memory_range_mib, put_on_hold, spec_of
+from gleaner.control.queue.jobs import memory_range_mib, put_on_hold, spec_of
 from gleaner.control.queue.tables import JOB, Standing
 from gleaner.control.queue.transitions import LANE_OF_NEW, lock, make_transition, record, refuse
 from gleaner.control.states import Outcome, State, Transition
@@ -126,6 +126,7 @@ def record_completion(db: Connection, job: int, attempt: int, report: Completed,
                 **_output(report),
             )
             node_health.record_success(db, job, attempt, now_s=now_s)
+            campaign_rules.record_end(db, job, Outcome.SUCCEEDED, now_s=now_s)
             if report.output is not None:
                 deliveries.expect(db, job, attempt, now_s=now_s)
         else:
@@ -263,6 +264,7 @@ def _fail_for_good(
         sound_attempt=row.attempt,
         **_output(report),
     )
+    campaign_rules.record_end(db, row.id, Outcome.FAILED, now_s=now_s)
 
 
 def _try_again(db: Connection, row: Any, *, end: Mapping[str, object], now_s: float, detail: str) -> None:
@@ -344,7 +346,7 @@ def _is_of_campaign(db: Connection, row: Any, then: Then) -> bool:
 
 def _hold(db: Connection, row: Any, then: Then, reason: str, now_s: float) -> None:
     if _is_of_campaign(db, row, then):
-        hold_new(db, row.campaign, reason=reason, now_s=now_s)
+        campaign_rules.hold_rest(db, row.campaign, reason=reason, now_s=now_s, new_only=True)
     put_on_hold(db, lock(db, row.id), reason=reason, now_s=now_s)
 
 

@@ -140,6 +140,7 @@ def _front(lane: Any, limit: Any) -> Select[*tuple[Any, ...]]:
             JOB.c.spec,
             JOB.c.campaign,
             JOB.c.index.label("run"),
+            JOB.c.parameters,
             JOB.c.priority,
             JOB.c.state,
             JOB.c.from_attempt,
@@ -344,7 +345,7 @@ def _first(queue: _Queue) -> First:
 
 
 def _assignment(row: Any, lane: Any, counted_s: float) -> Assignment:
-    spec = row.document.resolved(job=row.id, campaign=row.campaign, index=row.run)
+    spec = row.document.resolved(job=row.id, campaign=row.campaign, index=row.run, parameters=row.parameters)
     checkpoint = None
     if row.from_attempt is not None:
         checkpoint = Checkpoint(

@@ -27,11 +27,11 @@ def expect(db: Connection, job: int, attempt: int, *, now_s: float) -> None:
 
     The attempt's result must be the accepted one.
     """
-    wanted = select(SPEC.c.document, JOB.c.campaign, JOB.c.index.label("run")).join_from(
+    wanted = select(SPEC.c.document, JOB.c.campaign, JOB.c.index.label("run"), JOB.c.parameters).join_from(
         JOB, SPEC, JOB.c.spec == SPEC.c.id
     )
     row = db.execute(wanted.where(JOB.c.id == job)).one()
-    outputs = row.document.resolved(job=job, campaign=row.campaign, index=row.run).outputs
+    outputs = row.document.resolved(job=job, campaign=row.campaign, index=row.run, parameters=row.parameters).outputs
     if outputs is None or outputs.to is None:
         return
     new = {"job": job, "attempt": attempt, "to": outputs.to, "phase": DeliveryPhase.WAITING, "tries": 0, "failures": 0}
@@ -73,6 +73,7 @@ def take(db: Connection, agent: str, *, lease_s: float, most_failures: int, now_
             DELIVERY,
             JOB.c.group,
             JOB.c.index.label("run"),
+            JOB.c.parameters,
             JOB.c.output_digest,
             JOB.c.campaign,
             SPEC.c.document,

@@ -5,32 +5,32 @@ A change applies to one job, or to all jobs of a campaign. Each function works i
 change names the person who made it, if the caller knows.
 """
 
+import json
 import math
+import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-from sqlalchemy import Connection, Integer, and_, func, insert, literal, select, update
+from sqlalchemy import Connection, Integer, String, and_, cast, column, func, insert, literal, select, update
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.sql import ColumnElement
 
-from gleaner.agent.common import allowed_urls
-from gleaner.agent.job_spec import JobSpec, OutputSpec, filled_target, unfilled
+from gleaner.agent.common import allowed_urls, placeholders
+from gleaner.agent.job_spec import JobSpec, OutputSpec
 from gleaner.control.models.jobs import Ending, Submission, Submitted
 from gleaner.control.models.outputs import for_group
 from gleaner.control.policy.quotas import QuotaRules, Whose
 from gleaner.control.policy.resources import memory_step, time_step_s
-from gleaner.control.queue import attempts, images, inputs, lanes
+from gleaner.control.queue import attempts, campaign_rules, images, inputs, lanes
 from gleaner.control.queue.database import allow_whole_campaign
-from gleaner.control.queue.errors import Conflict, Invalid
+from gleaner.control.queue.errors import Conflict
 from gleaner.control.queue.quota_checks import check_submission
 from gleaner.control.queue.tables import CAMPAIGN, JOB, LANE, SPEC, LaneWish
 from gleaner.control.queue.transitions import complete_all, lock, make_transition, record, record_all
 from gleaner.control.states import Outcome, State, Transition
 
 HELD_AT_SUBMISSION = "submitted so"
-IDS_AT_ONCE = 10_000
-"""Databases take at most some ten thousand values in one statement."""
 NO_QUOTAS = QuotaRules()
 
 
@@ -53,12 +53,10 @@ class SubmissionRules:
     """A function that returns the stored bytes of each group and user. It is called only if a quota limits them."""
 
 
-def _check_target(outputs: OutputSpec | None, group: str, *, of_campaign: bool, rules: SubmissionRules) -> None:
+def _check_target(outputs: OutputSpec | None, group: str, *, rules: SubmissionRules) -> None:
     if outputs is None or outputs.to is None:
         return
-    if why := unfilled(outputs.to, of_campaign=of_campaign):
-        raise Invalid(f"outputs: the target {outputs.to} {why}")
-    filled = filled_target(outputs.to, job=1, campaign=1, index=1)
+    filled = "".join(text + ("1" if name else "") for text, name, _ in placeholders.parts(outputs.to))
     if why := allowed_urls.refusal(filled, for_group(rules.targets, group), allowed_urls.DELIVER):
         raise Conflict(f"outputs: {why}")
 
@@ -74,15 +72,10 @@ def submit(
 ) -> Submitted:
     """Queue one job, or one job for each index. The memory of each is rounded up to a step (`policy.resources`).
 
-    Raises `Invalid` for a job that needs more than one node or for a repeated index, `OverQuota`, and `Conflict` for an
-    input that the group has not stored or whose URL is not allowed.
+    Raises `OverQuota`, and `Conflict` for an input that the group has not stored or whose URL is not allowed.
     """
-    spec, indices = submission.job, submission.indices
-    if spec.nodes != 1:
-        raise Invalid(f"{spec.nodes} nodes: a job runs on one node or less; wider jobs are only simulated")
-    if indices is not None and len(set(indices)) < len(indices):
-        raise Invalid("indices: an index stands there twice")
-    _check_target(spec.outputs, group, of_campaign=indices is not None, rules=rules)
+    spec, runs = submission.job, list(submission.runs())
+    _check_target(spec.outputs, group, rules=rules)
     memory_mib = memory_step(spec.memory_mib, rules.nodes_memory)
     most_memory_mib = None if spec.most_memory_mib is None else memory_step(spec.most_memory_mib, rules.nodes_memory)
     check_submission(
@@ -90,12 +83,12 @@ def submit(
         rules.quotas,
         group=group,
         submitter=submitter,
-        jobs=1 if indices is None else len(indices),
+        jobs=len(runs) or 1,
         size=(spec.cpus, memory_mib),
         has_bytes=rules.stored_bytes(db) if rules.stored_bytes is not None and rules.quotas.any_stored else {},
     )
     campaign = None
-    if indices is not None:
+    if submission.is_campaign:
         allow_whole_campaign(db)
         made = {"name": spec.name, "group": group, "submitted_s": now_s, "submitter": submitter}
         campaign = db.execute(insert(CAMPAIGN).values(made).returning(CAMPAIGN.c.id)).scalar_one()
@@ -123,11 +116,14 @@ def submit(
         mounts=spec.mounts,
         fetches=tuple(inputs.schemes_to_fetch(taken)),
     )
+    lane = lanes.ensure_for_new(db, wish, saves_itself=spec.saves_itself is not None)
+    if campaign is not None:
+        lane = campaign_rules.add(db, campaign, submission, wish, jobs=len(runs)) or lane
     common: dict[str, Any] = {
         "group": group,
         "campaign": campaign,
         "spec": db.execute(stored.returning(SPEC.c.id)).scalar_one(),
-        "lane": lanes.ensure_for_new(db, wish, saves_itself=spec.saves_itself is not None),
+        "lane": lane,
         "state": State.NEW,
         "held": submission.hold,
         "hold_reason": HELD_AT_SUBMISSION if submission.hold else None,
@@ -141,26 +137,32 @@ def submit(
         "submitter": submitter,
     }
     by = f"by {submitter}" if submitter else ""
-    if indices is None:
+    if campaign is None:
         jobs = [db.execute(insert(JOB).returning(JOB.c.id), common | {"index": None}).scalar_one()]
         record(db, jobs[0], "submit", now_s=now_s, detail=by)
     else:
-        _add_runs(db, common, indices)
+        _add_runs(db, common, runs)
         rows = db.execute(select(JOB.c.index.label("run"), JOB.c.id).where(JOB.c.campaign == campaign))
         by_index = {row.run: row.id for row in rows}
-        jobs = [by_index[index] for index in indices]
+        jobs = [by_index[index] for index, _ in runs]
         record_all(db, JOB.c.campaign == campaign, "submit", now_s=now_s, detail=by)
+        campaign_rules.open_first(db, campaign)
     return Submitted(campaign=campaign, jobs=tuple(jobs))
 
 
-def _add_runs(db: Connection, common: Mapping[str, Any], indices: Sequence[int]) -> None:
+def _add_runs(db: Connection, common: Mapping[str, Any], runs: Sequence[tuple[int, dict[str, str] | None]]) -> None:
     if db.dialect.name != "postgresql":
-        db.execute(insert(JOB).inline(), [{**common, "index": index} for index in indices])
+        rows = [{**common, "index": index, "parameters": parameters} for index, parameters in runs]
+        db.execute(insert(JOB).inline(), rows)
         return
     # One statement for all: with one statement for each row, a hundred thousand jobs take a quarter of a minute.
-    run = func.unnest(literal(list(indices), postgresql.ARRAY(Integer))).column_valued("run")
+    indices = literal([index for index, _ in runs], postgresql.ARRAY(Integer))
+    values = literal([parameters and json.dumps(parameters) for _, parameters in runs], postgresql.ARRAY(String))
+    run = func.unnest(indices, values).table_valued(column("index", Integer), column("parameters", String))
+    run = run.render_derived(name="run")
     same = [literal(value, JOB.c[name].type) for name, value in common.items()]
-    db.execute(insert(JOB).from_select([*common, "index"], select(*same, run)).inline())
+    each = [run.c.index, cast(run.c.parameters, JOB.c.parameters.type)]
+    db.execute(insert(JOB).from_select([*common, "index", "parameters"], select(*same, *each)).inline())
 
 
 def hold(db: Connection, job: int, *, reason: str, now_s: float) -> None:
@@ -176,17 +178,6 @@ def put_on_hold(db: Connection, row: Any, *, reason: str, now_s: float) -> None:
     record(db, row.id, "hold", now_s=now_s, detail=reason)
 
 
-def hold_new(db: Connection, campaign: int, *, reason: str, now_s: float) -> None:
-    """Hold the campaign's jobs that have not begun. Jobs that another transaction is changing are left out."""
-    allow_whole_campaign(db)
-    new = select(JOB.c.id).where(JOB.c.campaign == campaign, JOB.c.state == State.NEW, ~JOB.c.held)
-    unlocked = db.execute(new.with_for_update(skip_locked=True)).scalars().all()
-    for at in range(0, len(unlocked), IDS_AT_ONCE):
-        some = JOB.c.id.in_(unlocked[at : at + IDS_AT_ONCE])
-        db.execute(update(JOB).where(some).values(held=True, hold_reason=reason))
-        record_all(db, some, "hold", now_s=now_s, detail=reason)
-
-
 def _signed(by: str) -> str:
     return f"by {by}" if by else ""
 
@@ -197,6 +188,8 @@ def release(db: Connection, job: int, *, now_s: float, by: str = "") -> None:
     if row.held:
         _let_go(db, JOB.c.id == job)
         record(db, job, "release", now_s=now_s, detail=_signed(by))
+        if row.campaign is not None:
+            campaign_rules.release(db, row.campaign, whole=False)
 
 
 def _let_go(db: Connection, which: ColumnElement[bool]) -> None:
@@ -235,6 +228,7 @@ def _cancel(db: Connection, row: Any, now_s: float, detail: str) -> None:
         make_transition(db, row.id, Transition.CANCEL, attempt=row.attempt, end=end, **told)
     else:
         make_transition(db, row.id, Transition.CANCEL, **told)
+    campaign_rules.record_end(db, row.id, Outcome.CANCELLED, now_s=now_s)
 
 
 def hold_campaign(db: Connection, campaign: int, *, reason: str, now_s: float) -> None:
@@ -249,6 +243,7 @@ def release_campaign(db: Connection, campaign: int, *, now_s: float, by: str = "
     held = _locked_ones(db, campaign) & JOB.c.held
     record_all(db, held, "release", now_s=now_s, detail=_signed(by))
     _let_go(db, held)
+    campaign_rules.release(db, campaign, whole=True)
 
 
 def cancel_campaign(db: Connection, campaign: int, *, now_s: float, by: str = "") -> None:
@@ -280,7 +275,7 @@ def _locked_ones(db: Connection, campaign: int) -> ColumnElement[bool]:
 def spec_of(db: Connection, job: int) -> JobSpec:
     """Return the specification with which the job was accepted. All jobs of a campaign share it."""
     wanted = select(SPEC.c.document).join(JOB, JOB.c.spec == SPEC.c.id).where(JOB.c.id == job)
-    return cast("JobSpec", db.execute(wanted).scalar_one())
+    return typing.cast("JobSpec", db.execute(wanted).scalar_one())
 
 
 def memory_range_mib(db: Connection, job: int) -> tuple[int, int | None]:

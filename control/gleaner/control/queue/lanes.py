@@ -102,6 +102,7 @@ _AFTER_SAVE = (
         _NOT_ON.label("not_on"),
         _ONLY_ON.label("only_on"),
         literal(value=False).label("is_closed"),
+        literal(0).label("campaign"),
         _WANTED.c.id,
     )
     .join_from(JOB, _MINE, _MINE.c.id == JOB.c.lane)
@@ -125,6 +126,11 @@ _AFTER_SAVE = (
 def ensure_for_new(db: Connection, wish: LaneWish, *, saves_itself: bool) -> int:
     """Return the lane for new jobs with these wishes. It is created if it does not exist."""
     return _ensure(db, LaneKey(**wish.model_dump(), kind=ANY_KIND if saves_itself else SAVING))
+
+
+def ensure_of_campaign(db: Connection, wish: LaneWish, campaign: int) -> int:
+    """Ensure that the campaign has a lane for its jobs whose turn has not come. Return the lane."""
+    return _ensure(db, LaneKey(**wish.model_dump(), is_closed=True, campaign=campaign))
 
 
 def _key(row: Any) -> LaneKey:

@@ -75,6 +75,7 @@ JOB_ROWS = (  # the columns of a job in a list
         JOB.c.group,
         JOB.c.campaign,
         JOB.c.index,
+        JOB.c.parameters,
         JOB.c.state,
         JOB.c.outcome,
         JOB.c.exit_code,
@@ -126,7 +127,7 @@ def job_detail(db: Connection, job: int) -> JobDetail:
         .where(JOB.c.id == job)
     )
     more = db.execute(columns).mappings().one()
-    spec = more["document"].resolved(job=job, campaign=row.campaign, index=row.index)
+    spec = more["document"].resolved(job=job, campaign=row.campaign, index=row.index, parameters=row.parameters)
     events, slices = tuple(_events(db, job)), tuple(_attempts(db, job))
     ended = next((each for each in reversed(slices) if each.ending is not None), None)
     return JobDetail.model_validate(

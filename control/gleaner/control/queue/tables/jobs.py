@@ -37,6 +37,12 @@ class CampaignRecord(KnownCampaign, QueueRecord, table=True):
 
     __tablename__ = "campaign"
     id: int = Field(default=None, primary_key=True, sa_type=BIG_ID)
+    # The closed lane in which its jobs wait for their turn. None: they do not.
+    waiting_lane: int | None = Field(default=None, foreign_key="lane.id")
+    max_running: int | None = None  # So many of its jobs may be open at once. None: all.
+    open_jobs: int = 0  # The jobs that have left the waiting lane and have not ended.
+    try_left: int = 0  # So many more jobs must succeed before the others are opened.
+    failures_left: int | None = None  # So many more jobs may fail before the rest is held. None: all.
 
 
 class SubmissionKeyRecord(QueueRecord, table=True):
@@ -91,10 +97,11 @@ class LaneKey(LaneWish):
     not_on: tuple[str, ...] = Field(default=(), sa_type=Names)
     only_on: str = ""  # The only node that is offered the jobs, because they migrate to it. Empty: any node.
     is_closed: bool = False  # True if no node is offered the jobs.
+    campaign: int = 0  # The campaign whose jobs wait here for their turn. 0: none do.
 
     def at(self, **whereto: Any) -> Self:
         """Return the key of jobs with the same wishes that can continue on all nodes except those excluded here."""
-        return self.model_copy(update={"not_on": (), "only_on": "", "is_closed": False} | whereto)
+        return self.model_copy(update={"not_on": (), "only_on": "", "is_closed": False, "campaign": 0} | whereto)
 
 
 class LaneRecord(LaneKey, QueueRecord, table=True):
@@ -171,6 +178,8 @@ class JobRecord(QueueRecord, table=True):
     group: str
     campaign: int | None = Field(default=None, sa_type=BigInteger, foreign_key="campaign.id")
     index: int | None = None
+    # The job's value of each parameter of its campaign. None: there are no parameters.
+    parameters: Any = Field(default=None, sa_type=JSON_OR_NULL, nullable=True)
     spec: int = Field(sa_type=BigInteger, foreign_key="spec.id")
     lane: int = Field(foreign_key="lane.id")
     state: State = Field(sa_type=Enum(State, name="state", **BY_VALUE))

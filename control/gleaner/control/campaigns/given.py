@@ -1,0 +1,11 @@
+"""A value that somebody gave, and where."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value and the place where it was written: `runs.yaml, line 3`, or `--cpus`."""
+
+    value: object
+    where: str
