@@ -36,7 +36,7 @@ class ParameterSpace(Shape):
 
     values: Annotated[dict[ParameterName, tuple[Value, ...]], Field(min_length=1, max_length=100)]
     in_rows: Flag = False
-    """True if the lists are the columns of a table with a job in each row. Otherwise each combination of values is a job."""
+    """True if the lists are the columns of a table with a job in each row. Otherwise each combination is a job."""
 
     @model_validator(mode="after")
     def _some_jobs(self) -> "ParameterSpace":

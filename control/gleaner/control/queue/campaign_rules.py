@@ -22,7 +22,7 @@ _C = CAMPAIGN.c
 
 
 def add(db: Connection, campaign: int, wanted: Submission, wish: LaneWish, *, jobs: int) -> int | None:
-    """Record the rules of a new campaign. Return the lane in which its jobs wait for their turn, or None without a rule.
+    """Record the rules of a new campaign. Return the lane in which its jobs wait for their turn, if they do.
 
     `open_first` opens the first jobs once they exist.
     """
