@@ -105,11 +105,12 @@ def sentences(found: TuningAnswer) -> tuple[str, ...]:
             found.nearest,
             f"No setting is sure to win and to keep the mean wait from growing by more than {limit}.",
         )
+    earlier_s = one.mean("earlier_mean_s")
     return (
         *((sentence(found, one), why) if found.best else (why, f"The nearest: {sentence(found, one)}")),
         f"{percent(one.mean('later'), 0)} of the jobs start later than without agents, by "
-        f"{rough(one.mean('later_mean_s'))} on average, and {percent(one.mean('earlier'), 0)} earlier, "
-        f"by {rough(one.mean('earlier_mean_s'))}.",
+        f"{rough(one.mean('later_mean_s'))} on average, and {percent(one.mean('earlier'), 0)} earlier"
+        f"{f', by {rough(earlier_s)}' if earlier_s else ''}.",
         costs(one.agents),
         small_jobs(found.sweep.workload, found.sweep.machine),
     )

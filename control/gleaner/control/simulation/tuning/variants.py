@@ -72,7 +72,7 @@ class Variation:
                 "short to say how other weeks would differ"
             )
         unit = "weeks" if self.block_s == WEEK_S else "days"
-        missing = f" (its last {self.left_out} jobs fill none and are left out)" if self.left_out else ""
+        missing = f" (its last {self.left_out} jobs fill no whole week and are left out)" if self.left_out else ""
         drawn = f"{self.drawn} {unit} drawn with replacement from the {self.blocks} of the trace"
         return f"{drawn}{missing}, moved against the rounds"
 
