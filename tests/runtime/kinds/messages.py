@@ -89,6 +89,16 @@ assert server.accept()
         brief=True,
     ),
     Kind(
+        "connections to 127.0.0.1 that begin after a restore",
+        """
+rest()
+server = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(server.getsockname())
+assert server.accept()
+server.close(), client.close()
+""",
+    ),
+    Kind(
         "a netlink socket (`if_nametoindex`, `getifaddrs`)",
         """
 one = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)

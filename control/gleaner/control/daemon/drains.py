@@ -140,11 +140,10 @@ class Drains:
         return True
 
     def _take_back(self, drain: DrainRow, now_s: float) -> DrainRow:
-        """Withdraw the drains that have not begun, and have the other nodes resumed.
+        """Withdraw the drains that have not begun, and resume the nodes that are already drained.
 
-        Withdrawing works without a Slurm admin service.
-
-        For a node that Slurm does not know any more, it is enough to end our drain.
+        Withdrawing works without a Slurm admin service. For a node that Slurm no longer knows, only our record of the
+        drain is ended.
         """
         view = self._look(drain, now_s)
         with self._state.writing() as db:  # in one transaction, so that none of our drains is left half ended

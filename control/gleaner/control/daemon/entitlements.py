@@ -120,9 +120,9 @@ class Entitlements:
         return self._settings.mode == "on"
 
     def step(self, now_s: float) -> None:
-        """Look once, and do what is decided.
+        """Look at the cluster once, and act on the decision.
 
-        A failure of Slurm, of the Slurm admin service or of the queue becomes a `problem` and no error.
+        A failure of Slurm, of the Slurm admin service or of the queue is reported as a `problem`, and raises no error.
         """
         try:
             self._announce()
@@ -196,7 +196,7 @@ class Entitlements:
             raise
 
     def _view(self, now_s: float) -> Snapshot:
-        """Return the owners' partitions from a new question to Slurm, since this view is acted on at once."""
+        """Query Slurm afresh and return the owners' partitions, because the result is acted on at once."""
         partition = self._state.settings.cluster.partition
         return owners_view(self._snapshots.fresh(now_s), self._settings.partitions, agents=partition)
 

@@ -52,7 +52,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class WaitingJob:
-    """One job that Gleaner holds, or that it has released (`released`) and that has not started."""
+    """One job that Gleaner holds, or has released (`released`) although it has not started yet."""
 
     job: str
     owner: str

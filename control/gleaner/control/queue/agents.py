@@ -33,9 +33,9 @@ _SILENT = (Phase.SILENT, Phase.ENDED)
 
 
 def expect(db: Connection, *, name: str, end_s: float, token_hash: str, now_s: float) -> None:
-    """Write down an agent that is about to be submitted, and its token.
+    """Record an agent that is about to be submitted, and its token.
 
-    This comes before the scheduler is asked, so that no agent is ever unknown.
+    The record is made before the request to the scheduler, so that no agent is ever unknown.
     """
     row = {
         "name": name,

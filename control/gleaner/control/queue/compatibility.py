@@ -106,7 +106,7 @@ def nodes_seen_since(db: Connection, since_s: float) -> frozenset[str]:
 
 
 def misfits(db: Connection, lanes: Sequence[Any], *, since_s: float | None = None) -> dict[int, frozenset[str]]:
-    """Return, for each lane, the nodes on which its jobs cannot continue, among all nodes that ever registered.
+    """Return, for each lane, those of all registered nodes on which its jobs cannot continue.
 
     The folders of a node are unknown if it was last checked before `since_s`; such a node counts as having all of them.
     """

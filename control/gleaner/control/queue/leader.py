@@ -103,10 +103,10 @@ def _take_over(db: Connection, holder: str, *, now: ColumnElement[float], term_s
 
 
 def holds(db: Connection, term: Term, *, now: ColumnElement[float], locks: bool, alone: bool = False) -> bool:
-    """Return True if this term has not ended. With `locks`, no program takes over before this transaction has ended.
+    """Return True if this term has not ended. With `locks`, no program takes over before this transaction ends.
 
     The lock is a share lock on the row's key, which the leader's other transactions and its next term can take as well.
-    Only a program that takes over waits for it. With `alone`, all other transactions that write also wait.
+    Only a program that tries to take over waits for it. With `alone`, all other transactions that write also wait.
     """
     found = db.execute(_holding(now, locks, alone), {"holder_": term.holder, "epoch_": term.epoch})
     return found.one_or_none() is not None

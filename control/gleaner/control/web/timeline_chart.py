@@ -150,9 +150,9 @@ def _stripes(
 def letters_at(
     place_of: Mapping[str, int], looks: Sequence[NodeUses], bounds: Sequence[tuple[int, int]], points: int
 ) -> NDArray[np.uint8]:
-    """Return a row of points for each node, with the letter of each snapshot between the bounds of this snapshot.
+    """Return, for each node, a row of points with the letters of its use.
 
-    A day has a million of these letters.
+    A letter stands at the points between the bounds of its snapshot. One day can hold a million letters.
     """
     picture = np.full((len(place_of), points), ord(Use.UNKNOWN.value), np.uint8)
     rows: dict[tuple[str, ...], tuple[NDArray[np.intp], NDArray[np.intp]]] = {}

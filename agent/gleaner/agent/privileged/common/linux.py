@@ -3,8 +3,10 @@
 from __future__ import annotations  # the node may have Python 3.9
 
 import ctypes
+import fcntl
 import os
 import signal
+import socket
 import struct
 
 from ...system import openat
@@ -13,6 +15,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWUTS, _CLONE_NEWIPC, _CLONE_NEWNET = 0x04000000, 0x08000000, 0x40000000
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _MS_BIND, _MS_REC, _MS_PRIVATE, _MS_SLAVE = 0x1000, 0x4000, 0x40000, 0x80000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _MOUNT_SETATTR = 442  # the same number on every architecture
@@ -41,24 +44,29 @@ def gain_no_rights() -> None:
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
 
 
-def own_mounts() -> None:
-    """Enter a new mount namespace: what is mounted here from now on is seen by nobody outside.
+def own_mounts(*, sees_outside: bool) -> None:
+    """Enter a new mount namespace, whose mounts nobody outside sees. They are gone with its last process.
 
-    It is gone when the last process in the namespace has ended.
+    With `sees_outside`, mounts that are made outside later appear here also.
     """
     _check(_libc.unshare(_CLONE_NEWNS), "unshare")
-    _check(_libc.mount(None, b"/", None, _MS_REC | _MS_SLAVE, None), "mount /")
-
-
-def leave_mounts() -> None:
-    """Enter a new mount namespace as `own_mounts` does, and do not see later mounts outside either."""
-    _check(_libc.unshare(_CLONE_NEWNS), "unshare")
-    _check(_libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None), "mount /")
+    _check(_libc.mount(None, b"/", None, _MS_REC | (_MS_SLAVE if sees_outside else _MS_PRIVATE), None), "mount /")
 
 
 def enter_mounts(namespace: int) -> None:
     """Enter another process's mount namespace. Only a process with one thread can."""
     _check(_libc.setns(namespace, _CLONE_NEWNS), "setns")
+
+
+def start_loopback(pid: int) -> None:
+    """Switch on the loopback device in the network namespace of a process, which this thread enters for a moment."""
+    with open("/proc/thread-self/ns/net", "rb") as own, open(f"/proc/{pid}/ns/net", "rb") as other:
+        _check(_libc.setns(other.fileno(), _CLONE_NEWNET), "setns")
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as device:
+                fcntl.ioctl(device, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP))
+        finally:
+            _check(_libc.setns(own.fileno(), _CLONE_NEWNET), "setns")
 
 
 def change_mount(target: str, *, on: int = 0, off: int = 0, with_below: bool = False) -> None:

@@ -103,7 +103,7 @@ def _go_on(_number: int, _frame: object) -> None:
 def _run(settings: config.Config, bundle: Bundle, folders: list[int], answer: int) -> dict[str, Any]:
     """Run the container to its end. If it did not begin, return the reason."""
     linux.become_subreaper()
-    linux.own_mounts()
+    linux.own_mounts(sees_outside=True)
     linux.mount_overlay(
         bundle.facts()["rootfs"], bundle.inside("upper"), bundle.inside("work"), bundle.inside("rootfs")
     )

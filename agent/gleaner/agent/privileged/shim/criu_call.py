@@ -18,7 +18,7 @@ import sys
 import time
 from typing import NoReturn
 
-from ..common import config, freezing, processes, symlink_guard
+from ..common import config, freezing, linux, processes, symlink_guard
 from . import credential_check, mount_confinement, timers, unsavable
 from .criu_messages import NotUnderstood, Value, field, fields, number_in
 from .transfer import is_held, let_go, record_held
@@ -39,23 +39,16 @@ _BEFORE_ALL_STAND = (b"pre-stream", b"pre-dump")
 """CRIU's notifications in a save before it has stopped all threads."""
 
 # Fields of criu_opts that are a switch, and their options. None: our command line has it, or it means nothing here.
+# Other switches are off in what Docker and the node helper ask of runc.
 _SWITCHES: dict[int, str | None] = {
     3: "--leave-running",
-    4: "--ext-unix-sk",
-    5: "--tcp-established",
     6: "--evasive-devices",
-    7: "--shell-job",
     7 + 1: "--file-locks",
     12: None,  # notifications: always
-    16: "--auto-dedup",
     18: "--link-remap",
-    21: "--force-irmap",
     24: None,  # an older way to say 34
     26: None,  # the restored process is a child of ours: always
-    46: "--skip-in-flight",
-    47: "--weak-sysctls",
     50: None,  # terminals: our containers have none
-    52: "--tcp-close",
 }
 _TEXTS = {13: "--root", 44: "--freeze-cgroup", 53: "--lsm-profile", 37: "--external"}
 
@@ -87,12 +80,8 @@ def _option(number: int, value: Value, runc_pid: int) -> list[str]:
             return ["--cpu-cap=all"]
         if number == 34 and value < len(_MODES):
             return [f"--manage-cgroups={_MODES[value]}"]
-        if number == 35:
-            return ["--ghost-limit", str(value)]
         if number == 38 and value == _NEW_NET:
             return ["--empty-ns", "net"]
-        if number == 45:
-            return ["--timeout", str(value)]
         if not value:  # something that is off
             return []
     else:
@@ -377,6 +366,7 @@ def _hold_processes(pid: int, own: str) -> str | None:
     """
     try:
         timers.start_again(pid)
+        linux.start_loopback(pid)  # CRIU leaves a new network namespace as the kernel makes it, with the device off
         cgroup_folders = processes.cgroups_made_by_runc(os.environ["GLEANER_CONTAINER"])
         record_held(own, cgroup_folders)
         freezing.hold(cgroup_folders, processes.family(pid), beside=os.getppid())

@@ -23,7 +23,7 @@ class NotConfined(Exception):
 
 def enter(root: str, work: str) -> None:
     """Enter such a namespace. `root` is the path at which the container's root is mounted. Raises `OSError`."""
-    linux.leave_mounts()
+    linux.own_mounts(sees_outside=False)
     linux.mount_itself(work)
     linux.mount_empty("/tmp")  # noqa: S108 - that is the point
     linux.change_mount("/", on=linux.READ_ONLY, with_below=True)
