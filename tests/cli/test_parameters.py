@@ -5,8 +5,12 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
 from tests.cli.cli_harness import CliHarness
 
+from gleaner.agent.job_spec import JobSpec
 from gleaner.control.campaigns import campaign_file
 from gleaner.control.campaigns.parameter_files import read_rows
 from gleaner.control.input_errors import InputError
@@ -106,6 +110,8 @@ def test_parameters_that_will_not_do_name_their_line(tmp_path: Path, parameters:
 )
 @pytest.mark.parametrize("key", ["command: [%s]", "environment: {A: %s}", "outputs: {keep: [%s]}"])
 def test_what_stands_in_braces_is_a_name_with_a_format_for_each_value(key: str, text: str, said: str) -> None:
+    if len(text) > 50 and "keep" in key:
+        said = "which is no plain name for a file or folder"  # it is filled up with spaces
     values = "{x: [1, 2], word: monash}" if "9" in text else "{x: [1, 1.5], word: monash}"
     refused = complaint(f"image: a\nparameters: {values}\n" + key % json.dumps(text))
     assert refused.startswith(f"runs.yaml, line 3: {key.partition(':')[0]}: ")
@@ -115,13 +121,15 @@ def test_what_stands_in_braces_is_a_name_with_a_format_for_each_value(key: str, 
 @pytest.mark.parametrize(
     ("to", "said"),
     [
-        ("{tune}/{mass}", "needs {index} or {job}"),
-        ("{tune}/{index}", "'../x', a value of tune, is no name for a folder of a target"),
-        ("{run}/{index}", "known are campaign, index, job, mass, tune"),
+        ("{mass}", "needs {index} or {job}"),
+        ("{tune}/{index}", "has '../x', a value of tune, which is no plain name for a file or folder"),
+        ("{dots:.2s}/{index}", "has '..', a value of dots, which is no plain name"),
+        ("a{{b/{index}", "has a brace, which no path can have"),
+        ("{run}/{index}", "known are campaign, dots, index, job, mass, tune"),
     ],
 )
 def test_a_value_leads_no_target_astray(to: str, said: str) -> None:
-    text = f"image: a\nparameters: {{tune: [a, ../x], mass: [1]}}\noutputs: {{to: 'file:///data/{to}/'}}"
+    text = f"image: a\nparameters: {{tune: [a, ../x], mass: [1], dots: '..x'}}\noutputs: {{to: 'file:///data/{to}/'}}"
     assert said in complaint(text)
 
 
@@ -215,3 +223,35 @@ def test_jobs_of_a_grid_are_shown_with_their_values_and_run_with_them(harness: C
     rows = json.loads(harness.good("list", "--campaign", str(made["campaign"]), "--json"))["jobs"]
     assert rows[5]["parameters"] == {"mass": "2e2", "tune": "monash", "seed": "3"}
     assert [job.spec.command[-2] for job in harness.node.claim()] == 2 * ["00001", "00002", "00003"]
+
+
+PIECES = st.sampled_from(["{x}", "{x}", "{x:.>2.0s}", "{x:03d}", "{index}", "{{", "}}", "..", "/", "*", "a", "b" * 200])
+VALUES = st.sampled_from(["", "1", "..", "a/b", "**", "{", "a" * 200, "7.5", "é"])
+
+
+@given(
+    text=st.lists(PIECES, min_size=1, max_size=3).map("".join),
+    place=st.sampled_from(["command", "keep", "target"]),
+    values=st.lists(VALUES, min_size=1, max_size=2),
+)
+@settings(max_examples=300)
+def test_an_agent_accepts_each_job_of_an_accepted_campaign(text: str, place: str, values: list[str]) -> None:
+    """Otherwise an agent would refuse all jobs that it is given together with this one, again and again."""
+    keep, to = (text if place == "keep" else "a"), f"file:///data/{{job}}/{text if place == 'target' else 'a'}"
+    job = {"name": "a", "image": "a", "command": [text if place == "command" else "a"]}
+    try:
+        accepted = Submission.model_validate(
+            {"job": {**job, "outputs": {"keep": [keep], "to": to}}, "parameters": {"values": {"x": values}}}
+        )
+    except ValidationError:
+        return
+    for index, parameters in accepted.runs():
+        filled = accepted.job.resolved(job=7, campaign=2**31, index=index, parameters=parameters)
+        assert JobSpec.model_validate(filled.model_dump()) == filled
+
+
+def test_parameters_that_would_fill_the_database_are_refused_at_once() -> None:
+    values = "\n".join(f"  a{number}: [{'x' * 1000}]" for number in range(90))
+    assert "100,000 jobs with up to" in complaint(f"image: a\nparameters:\n{values}\n  b: 1-100000")
+    many = complaint('image: a\ncommand: ["{b:d}{b:1d}{b:2d}{b:3d}{b:4d}"]\nparameters: {b: 1-100000}')
+    assert "has one format too many for 100,000 values" in many

@@ -82,7 +82,7 @@ def test_a_storage_that_hangs_is_told_by_those_who_do_not_wait_for_it(door: Test
     thread.start()
     wait_until(lambda: storage.name in state.loop_ages_s, "the check has begun")
     assert health(door) == (200, "ok", "ok")
-    state.steady_clock = lambda: LATE_S + 1
+    state.steady_clock = lambda: LATE_S["storage"] + 1
     assert health(door) == (503, "ok", "the storage has not answered for 16 s")
     file.write_bytes(number)
     thread.join()

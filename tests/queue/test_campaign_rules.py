@@ -142,3 +142,39 @@ def test_agents_at_once_never_run_more_and_come_to_the_end(harness: QueueHarness
     for thread in threads:
         thread.join(timeout=60)
     assert (len(most), max(most) <= 3) == (COUNT, True)
+
+
+def test_fewer_at_once_than_are_tried_first(harness: QueueHarness) -> None:
+    campaign = Campaign(harness, try_first=3, max_running=1)
+    for place in range(3):
+        assert campaign.claim() == [place]
+        assert campaign.turn(COUNT - 1).startswith("it waits until the first jobs")
+        campaign.end(place)
+    assert campaign.claim() == [3]
+
+
+def test_a_release_that_frees_held_jobs_ends_no_rule(harness: QueueHarness) -> None:
+    campaign = Campaign(harness, try_first=2, hold=True)
+    assert campaign.claim() == []
+    harness.do(jobs.release, campaign.jobs[4], now_s=2.0)
+    assert campaign.claim() == [4]
+    harness.do(jobs.release_campaign, campaign.number, now_s=2.0)
+    assert campaign.claim() == [0]
+    campaign.cancel(0)  # another job is tried in its place
+    assert campaign.claim() == [1]
+    campaign.end(4)
+    assert campaign.claim() == []
+    campaign.end(1)
+    assert campaign.claim() == [2, 3, 5, 6, 7, 8, 9]
+
+
+def test_what_a_claim_held_at_that_moment_is_held_at_the_next_end(harness: QueueHarness) -> None:
+    campaign = Campaign(harness, max_failures="0")
+    assert len(campaign.claim()) == COUNT
+    campaign.end(0, exit_code=1)
+    harness.do(jobs.release, campaign.jobs[5], now_s=2.0)  # as if it had been left out
+    campaign.end(1)
+    assert campaign.held() == list(range(2, COUNT))
+    harness.do(jobs.release_campaign, campaign.number, now_s=2.0)
+    campaign.end(2, exit_code=1)
+    assert campaign.held() == []

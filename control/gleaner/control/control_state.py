@@ -34,8 +34,8 @@ from gleaner.control.slurm.snapshot import Snapshot
 
 WEB_STEP = "web "
 """The prefix of the names of the steps in the process of the people's port."""
-LATE_S = 15.0
-"""A check of the database or the storage that takes longer than this has failed."""
+LATE_S = {"database": 8.0, "storage": 15.0}
+"""A check that takes longer than this has failed."""
 STORAGE_THREADS = 16
 
 
@@ -177,7 +177,7 @@ class ControlState:
         """Return, in one line, the fault that the last check of the database or the storage found, or `ok`."""
         step = self.own_step(name)
         age_s = self.loop_ages_s.get(step, 0.0)
-        hangs = f"the {name} has not answered for {age_s:.0f} s" if age_s > LATE_S else "ok"
+        hangs = f"the {name} has not answered for {age_s:.0f} s" if age_s > LATE_S[name] else "ok"
         return self.faults.troubles.get(step, hangs)
 
     @property

@@ -124,16 +124,15 @@ def submit(
     submission = submission.model_copy(update={"group": group})
     user = f"{caller.identity.role} {caller.name}"
     if submission.dry_run:
-        with caller.writing() as db, db.begin_nested() as tried:
-            warning = _submit(caller, db, submission, group).warning
-            tried.rollback()
-        return Submitted(campaign=None, jobs=(), warning=warning)
+        key = ""
     with caller.writing() as db:
         answer = submission_keys.take(db, user, key, submission, now_s=caller.now_s) if key else None
         if answer is None:
             answer = _submit(caller, db, submission, group)
             if key:
                 submission_keys.keep(db, user, key, answer)
+    if submission.dry_run:
+        return answer
     first, last = answer.jobs[0], answer.jobs[-1]
     which = f"jobs {first} to {last}" if len(answer.jobs) > 1 else f"job {first}"
     caller.about.append(f"group {group}, {which}")

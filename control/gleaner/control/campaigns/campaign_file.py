@@ -87,7 +87,9 @@ def parse(text: str, name: str) -> dict[str, Given]:
             except ValueError as error:
                 raise InputError(f"{where}: indices {error}") from None
             if most is not None:
-                found.setdefault("max_running", Given(most, where))
+                if "max_running" in found:
+                    raise InputError(f"{where}: max_running is given twice, in indices also")
+                found["max_running"] = Given(most, where)
         found[key] = Given(_value(key, value_node, name), where)
     return found
 

@@ -53,11 +53,9 @@ class Submission(Shape):
     def _placeholders_have_values(self) -> Self:
         if self.indices is not None and self.parameters is not None:
             raise _wrong_use("parameters", "parameters and indices are both there: make the indices a parameter")
-        rules = {"max_running", "try_first", "max_failures"} & self.model_dump(
-            exclude_none=True, exclude={"job"}
-        ).keys()
+        rules = [name for name in ("max_failures", "max_running", "try_first") if getattr(self, name) is not None]
         if rules and not self.is_campaign:
-            raise _wrong_use(min(rules), "only a campaign has it: give indices or parameters")
+            raise _wrong_use(rules[0], "only a campaign has it: give indices or parameters")
         if not self.is_campaign:
             field, why = "outputs", of_single(self.job)
         else:

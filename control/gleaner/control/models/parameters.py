@@ -6,22 +6,27 @@
 import itertools
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated
 
 from pydantic import Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from gleaner.agent.common import placeholders
+from gleaner.agent.common.allowed_urls import LONGEST_URL
 from gleaner.agent.job_spec import OF_TARGET, Flag, JobSpec, Shape
+from gleaner.agent.system import keep_patterns
 
 MOST_JOBS = 100_000
-MOST_FORMATS = 32
-"""The most different placeholders with a format, since each is tried with every value."""
+MOST_TRIES = 400_000
+"""The most values that are written in a format to check a campaign, which takes some seconds."""
+MOST_BYTES = 64 * 2**20
+"""The most that the parameters of all jobs take, with their names."""
 LONGEST_WORD = 4096
+LONGEST_TARGET = LONGEST_URL - 100
 OURS = frozenset({"index", *OF_TARGET})
 """The names that no parameter can have."""
-_IN_TARGET = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9._+-]*", re.ASCII)
+_A_NAME = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9._+-]*", re.ASCII)
 
 Value = Annotated[str, StringConstraints(max_length=1000, pattern=r"^[^\x00-\x1f\x7f]*$")]
 ParameterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
@@ -50,6 +55,9 @@ class ParameterSpace(Shape):
         if self.count > MOST_JOBS:
             shown = "" if self.in_rows else " × ".join(f"{size:,}" for size in sizes) + " = "
             raise _wrong(f"{shown}{self.count:,} jobs, and a campaign has at most {MOST_JOBS:,}")
+        job_bytes = sum(len(name) + max(map(len, column)) for name, column in self.values.items())
+        if self.count * job_bytes > MOST_BYTES:
+            raise _wrong(f"{self.count:,} jobs with up to {job_bytes:,} characters of parameters each are too much")
         return self
 
     @property
@@ -72,67 +80,84 @@ def _wrong(why: str) -> PydanticCustomError:
 def misuse(job: JobSpec, columns: Mapping[str, Collection[str]]) -> tuple[str, str]:
     """Return the field whose placeholders are wrong, and the reason, or two empty texts.
 
-    `columns` are the values of each parameter, with those of the index.
+    `columns` are the values of each parameter, with those of the index. The checks are as strict as those of agents,
+    which read the filled specification of each job.
     """
-    outputs = job.outputs
-    texts = [("command", word) for word in job.command]
-    texts += [("environment", value) for value in job.environment.values()]
-    texts += [("outputs", pattern) for pattern in (outputs.keep if outputs else ())]
-    tried: dict[tuple[str, str], int] = {}
-    for field, text in texts:
-        try:
-            _check(text, columns, tried)
-        except ValueError as error:
-            return field, str(error)
+    outputs, texts, field = job.outputs, _Texts(columns), "command"
     try:
+        for word in job.command:
+            texts.check(word, LONGEST_WORD)
+        field = "environment"
+        for word in job.environment.values():
+            texts.check(word, LONGEST_WORD)
+        field = "outputs"
+        for pattern in outputs.keep if outputs else ():
+            if why := keep_patterns.fault(texts.check(pattern, keep_patterns.LONGEST, as_path=True)):
+                raise ValueError(f"keep: {pattern} {why}")
         if outputs and outputs.to is not None:
-            _check_target(outputs.to, columns, tried)
+            _Texts({**columns, **dict.fromkeys(OF_TARGET, ("1" * 16,))}).check(outputs.to, LONGEST_TARGET, as_path=True)
+            if not {name for _, name, _ in placeholders.parts(outputs.to)} & {"index", "job"}:
+                raise ValueError(
+                    f"the target {outputs.to} needs {{index}} or {{job}}: else jobs would overwrite each other's files"
+                )
     except ValueError as error:
-        return "outputs", str(error)
+        return field, str(error)
     return "", ""
 
 
-def _check(text: str, columns: Mapping[str, Collection[str]], tried: dict[tuple[str, str], int]) -> None:
-    """Raise `ValueError` for a wrong placeholder or a text that becomes too long. `tried` has the longest values."""
-    if "{" not in text and "}" not in text:
-        return
-    try:
-        length = 0
-        for literal, name, form in placeholders.parts(text):
-            length += len(literal) + (0 if name is None else _longest(name, form, columns, tried))
-    except ValueError as error:
-        raise ValueError(f"{text[:60]!r} {error}") from None
-    if length > LONGEST_WORD:
-        raise ValueError(f"{text[:60]!r} has more than {LONGEST_WORD} characters with the values of a job")
+class _Texts:
+    """The check of a campaign's texts, which writes each value once in each format."""
 
+    def __init__(self, columns: Mapping[str, Collection[str]]) -> None:
+        self._columns = columns
+        self._written: dict[tuple[str, str], list[str]] = {}
+        self._tries = 0
 
-def _longest(name: str, form: str, columns: Mapping[str, Collection[str]], tried: dict[tuple[str, str], int]) -> int:
-    """Return the length of the longest value of a parameter in this format."""
-    if name not in columns:
-        known = ", ".join(sorted(columns))
-        raise ValueError(f"has {{{name}}}, and there is no such parameter: known are {known}; write {{{{ for a brace")
-    if (name, form) not in tried:
-        if len(tried) >= MOST_FORMATS:
-            raise ValueError(f"is one too many: a job has at most {MOST_FORMATS} different placeholders")
-        values = columns[name]
-        tried[name, form] = max(len(placeholders.formatted(value, form)) for value in values)
-    return tried[name, form]
+    def check(self, text: str, most: int, *, as_path: bool = False) -> str:
+        """Return the text as a job might have it. Raises `ValueError` if one of the jobs cannot.
 
+        In a path, values are names, and there are no braces, since the filled path is read like the text once more.
+        """
+        try:
+            parts = placeholders.parts(text)
+            values = ["" if name is None else self._longest(name, form, as_path=as_path) for _, name, form in parts]
+            filled = "".join(literal + value for (literal, *_), value in zip(parts, values, strict=True))
+            if as_path and not {"{", "}"}.isdisjoint(filled):
+                raise ValueError("has a brace, which no path can have")
+        except ValueError as error:
+            raise ValueError(f"{text[:60]!r} {error}") from None
+        if len(filled) > most:
+            raise ValueError(f"{text[:60]!r} has more than {most} characters with the values of a job")
+        return filled
 
-def _check_target(url: str, columns: Mapping[str, Collection[str]], tried: dict[tuple[str, str], int]) -> None:
-    _check(url, {**columns, **dict.fromkeys(OF_TARGET, ("1" * 16,))}, tried)
-    names = {name for _, name, _ in placeholders.parts(url) if name is not None}
-    if not names & {"index", "job"}:
-        raise ValueError(f"the target {url} needs {{index}} or {{job}}: else jobs would overwrite each other's files")
-    for name in names & columns.keys():
-        for value in columns[name]:
-            if not _IN_TARGET.fullmatch(value):
-                raise ValueError(f"{value[:60]!r}, a value of {name}, is no name for a folder of a target")
+    def _longest(self, name: str, form: str, *, as_path: bool) -> str:
+        """Return the longest value of a parameter in this format."""
+        if name not in self._columns:
+            known = ", ".join(sorted(self._columns))
+            raise ValueError(
+                f"has {{{name}}}, and there is no such parameter: known are {known}; write {{{{ for a brace"
+            )
+        values = self._columns[name]
+        if form and (name, form) not in self._written:
+            self._tries += len(values)
+            if self._tries > MOST_TRIES:
+                raise ValueError(f"has one format too many for {len(values):,} values")
+            self._written[name, form] = [placeholders.formatted(value, form) for value in values]
+        written = self._written[name, form] if form else values
+        if as_path and (wrong := next((value for value in written if not _A_NAME.fullmatch(value)), None)) is not None:
+            raise ValueError(f"has {wrong[:60]!r}, a value of {name}, which is no plain name for a file or folder")
+        return max(written, key=len)
 
 
 def of_single(job: JobSpec) -> str:
     """Return the error in the target of a single job, which has no campaign, or "" if there is none."""
     target = job.outputs.to if job.outputs else None
-    names: Sequence[str | None] = [] if target is None else [name for _, name, _ in placeholders.parts(target)]
-    wrong = next((name for name in names if name not in {None, "job"}), None)
-    return f"the target {target} has {{{wrong}}}, and this is a single job: write {{job}}" if wrong else ""
+    if target is None:
+        return ""
+    if wrong := {name for _, name, _ in placeholders.parts(target)} - {None, "job"}:
+        return f"the target {target} has {{{wrong.pop()}}}, and this is a single job: write {{job}}"
+    try:
+        _Texts({"job": ("1" * 16,)}).check(target, LONGEST_TARGET, as_path=True)
+    except ValueError as error:
+        return str(error)
+    return ""

@@ -5,9 +5,10 @@ opened when it is moved to the lane of new jobs, and keeps its place until it ha
 as are open, and claims need not count. Whoever opens jobs has locked the campaign's row.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, and_, case, func, select, text, update
+from sqlalchemy import Connection, and_, case, literal, select, text, update
 
 from gleaner.control.models.jobs import Submission
 from gleaner.control.queue import lanes
@@ -24,66 +25,82 @@ _C = CAMPAIGN.c
 def add(db: Connection, campaign: int, wanted: Submission, wish: LaneWish, *, jobs: int) -> int | None:
     """Record the rules of a new campaign. Return the lane in which its jobs wait for their turn, if they do.
 
-    `open_first` opens the first jobs once they exist.
+    `open_jobs` opens the first of them once they exist.
     """
-    may_fail = wanted.may_fail(jobs)
     waits = wanted.max_running is not None or wanted.try_first is not None
     lane = lanes.ensure_of_campaign(db, wish, campaign) if waits else None
-    rules = {"max_running": wanted.max_running, "try_left": min(wanted.try_first or 0, jobs), "failures_left": may_fail}
+    tried = min(wanted.try_first or 0, jobs)
+    rules = {"max_running": wanted.max_running, "try_left": tried, "try_unopened": tried}
+    rules["failures_left"] = wanted.may_fail(jobs)
     db.execute(update(CAMPAIGN).where(_C.id == campaign).values(waiting_lane=lane, **rules))
     return lane
 
 
 def record_end(db: Connection, job: int, outcome: Outcome, *, now_s: float) -> None:
     """Open more jobs of the campaign after the end of an open one, or hold the rest if too many have failed."""
-    mine = select(JOB.c.campaign).where(JOB.c.id == job, JOB.c.lane != func.coalesce(_C.waiting_lane, 0))
+    of_job = [select(column).where(JOB.c.id == job).scalar_subquery() for column in (JOB.c.campaign, JOB.c.lane)]
+    was_open = _C.waiting_lane.is_distinct_from(of_job[1])
     has_rule = _C.waiting_lane.is_not(None) | _C.failures_left.is_not(None)
     left: dict[Any, Any] = {"open_jobs": _C.open_jobs - 1}
     if outcome is Outcome.SUCCEEDED:
         left["try_left"] = case((_C.try_left > 0, _C.try_left - 1), else_=0)
-    if outcome is Outcome.FAILED:
+    elif outcome is Outcome.FAILED:
         left["failures_left"] = _C.failures_left - 1
-    of_job = _C.id == mine.correlate(CAMPAIGN).scalar_subquery()
-    row = db.execute(update(CAMPAIGN).where(of_job, has_rule).values(left).returning(CAMPAIGN)).one_or_none()
+    else:  # another job is tried in its place
+        left["try_unopened"] = case((_C.try_left > 0, _C.try_unopened + 1), else_=0)
+    ended = update(CAMPAIGN).where(_C.id == of_job[0], has_rule, was_open).values(left).returning(CAMPAIGN)
+    row = db.execute(ended).one_or_none()
     if row is None:
         return
     if row.failures_left is not None and row.failures_left < 0:
-        db.execute(update(CAMPAIGN).where(_C.id == row.id).values(failures_left=None))
+        # At each end until a release, because a job that another transaction was changing was left out.
         hold_rest(db, row.id, reason="more jobs of its campaign have failed than max_failures allows", now_s=now_s)
-    _open(db, row)
+    else:
+        _open(db, row)
 
 
-def open_first(db: Connection, campaign: int) -> None:
-    """Open the first jobs of a new campaign."""
-    row = db.execute(select(CAMPAIGN).where(_C.id == campaign)).one()
-    _open(db, row, first=row.try_left)
-
-
-def release(db: Connection, campaign: int, *, whole: bool) -> None:
-    """Open the jobs whose turn has come because a job, or the whole campaign, was released.
-
-    The release of the whole campaign also ends its rule about the jobs that must succeed first.
-    """
-    if whole:
-        db.execute(update(CAMPAIGN).where(_C.id == campaign).values(try_left=0))
+def open_jobs(db: Connection, campaign: int) -> None:
+    """Open the jobs whose turn has come, because they are new, were released, or have another priority."""
     _open(db, db.execute(select(CAMPAIGN).where(_C.id == campaign).with_for_update()).one())
 
 
-def _open(db: Connection, campaign: Any, *, first: int = 0) -> None:
-    """Open as many jobs of a locked campaign as can be open. While some are tried first, open only those."""
-    if campaign.waiting_lane is None or (campaign.try_left and not first):
-        return
-    limits = [first] if first else []
+def release(db: Connection, campaign: int, *, any_held: bool) -> None:
+    """Open jobs after the release of the whole campaign, and let more jobs fail.
+
+    A release that found no held job starts the jobs that wait for the first ones to succeed.
+    """
+    freed: dict[str, Any] = {"failures_left": case((_C.failures_left >= 0, _C.failures_left), else_=None)}
+    freed |= {} if any_held else {"try_left": literal(0)}
+    db.execute(update(CAMPAIGN).where(_C.id == campaign).values(freed))
+    open_jobs(db, campaign)
+
+
+def _open(db: Connection, campaign: Any) -> None:
+    """Open as many jobs of a locked campaign as can be open. While some are tried first, open only those.
+
+    A job that another transaction is changing is left out. If the job still waits then, that transaction opens jobs.
+    """
+    limits = [campaign.try_unopened] if campaign.try_left else []
     if campaign.max_running is not None:
-        limits.append(max(0, campaign.max_running - campaign.open_jobs))
+        limits.append(campaign.max_running - campaign.open_jobs)
+    if campaign.waiting_lane is None or any(limit <= 0 for limit in limits):
+        return
     waiting = select(JOB.c.id).where(JOB.c.lane == campaign.waiting_lane, text(WAITS))
     if limits:
         waiting = waiting.order_by(JOB.c.state.desc(), JOB.c.priority.desc(), JOB.c.id).limit(min(limits))
     else:
         allow_whole_campaign(db)
-        waiting = select(JOB.c.id).where(JOB.c.lane == campaign.waiting_lane, JOB.c.state == State.NEW)
-    opened = db.execute(update(JOB).where(JOB.c.id.in_(waiting)).values(lane=LANE_OF_NEW)).rowcount
-    db.execute(update(CAMPAIGN).where(_C.id == campaign.id).values(open_jobs=_C.open_jobs + opened))
+    opened = db.execute(waiting.with_for_update(skip_locked=True)).scalars().all()
+    for some in batched(opened):
+        db.execute(update(JOB).where(JOB.c.id.in_(some)).values(lane=LANE_OF_NEW))
+    tried = case((_C.try_left > 0, _C.try_unopened - len(opened)), else_=0)
+    counts = {"open_jobs": _C.open_jobs + len(opened), "try_unopened": tried}
+    db.execute(update(CAMPAIGN).where(_C.id == campaign.id).values(counts))
+
+
+def batched(ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Yield parts of these ids that one statement can take."""
+    return (ids[at : at + IDS_AT_ONCE] for at in range(0, len(ids), IDS_AT_ONCE))
 
 
 def hold_rest(db: Connection, campaign: int, *, reason: str, now_s: float, new_only: bool = False) -> None:
@@ -95,10 +112,10 @@ def hold_rest(db: Connection, campaign: int, *, reason: str, now_s: float, new_o
     of_state = JOB.c.state == State.NEW if new_only else JOB.c.state != State.COMPLETE
     free = select(JOB.c.id).where(JOB.c.campaign == campaign, of_state, ~JOB.c.held)
     unlocked = db.execute(free.with_for_update(skip_locked=True)).scalars().all()
-    for at in range(0, len(unlocked), IDS_AT_ONCE):
-        some = JOB.c.id.in_(unlocked[at : at + IDS_AT_ONCE])
-        db.execute(update(JOB).where(some).values(held=True, hold_reason=reason))
-        record_all(db, some, "hold", now_s=now_s, detail=reason)
+    for some in batched(unlocked):
+        which = JOB.c.id.in_(some)
+        db.execute(update(JOB).where(which).values(held=True, hold_reason=reason))
+        record_all(db, which, "hold", now_s=now_s, detail=reason)
 
 
 def turn(db: Connection, job: int) -> str:

@@ -75,12 +75,14 @@ class _Room:
 
 OCCUPIED = f"""
 WITH RECURSIVE occupied(lane) AS (
-    SELECT min(lane) FROM job WHERE {WAITS}
+    SELECT min(lane) FROM job WHERE {WAITS} AND lane > 0
     UNION ALL
     SELECT (SELECT min(job.lane) FROM job WHERE {WAITS} AND job.lane > occupied.lane)
     FROM occupied WHERE occupied.lane IS NOT NULL
 )"""  # noqa: S608  # only our own constants are in it
-"""The lanes with a waiting job, found by steps through the index of the waiting jobs. NULL marks the end."""
+"""The lanes with a waiting job, found by steps through the index of the waiting jobs. NULL marks the end.
+
+The lanes of campaigns whose jobs wait for their turn have numbers below 0."""
 
 _LANES = (
     text(f"""{OCCUPIED}

@@ -72,7 +72,8 @@ def submit(
 ) -> Submitted:
     """Queue one job, or one job for each index. The memory of each is rounded up to a step (`policy.resources`).
 
-    Raises `OverQuota`, and `Conflict` for an input that the group has not stored or whose URL is not allowed.
+    A dry run ends after the checks. Raises `OverQuota`, and `Conflict` for an input that the group has not stored or
+    whose URL is not allowed.
     """
     spec, runs = submission.job, list(submission.runs())
     _check_target(spec.outputs, group, rules=rules)
@@ -87,12 +88,14 @@ def submit(
         size=(spec.cpus, memory_mib),
         has_bytes=rules.stored_bytes(db) if rules.stored_bytes is not None and rules.quotas.any_stored else {},
     )
+    taken = inputs.take_for_spec(db, group, spec.inputs, urls=rules.urls, now_s=now_s)
+    if submission.dry_run:
+        return Submitted(campaign=None, jobs=())
     campaign = None
     if submission.is_campaign:
         allow_whole_campaign(db)
         made = {"name": spec.name, "group": group, "submitted_s": now_s, "submitter": submitter}
         campaign = db.execute(insert(CAMPAIGN).values(made).returning(CAMPAIGN.c.id)).scalar_one()
-    taken = inputs.take_for_spec(db, group, spec.inputs, urls=rules.urls, now_s=now_s)
     accepted = {
         "memory_mib": memory_mib,
         "most_memory_mib": most_memory_mib,
@@ -146,7 +149,7 @@ def submit(
         by_index = {row.run: row.id for row in rows}
         jobs = [by_index[index] for index, _ in runs]
         record_all(db, JOB.c.campaign == campaign, "submit", now_s=now_s, detail=by)
-        campaign_rules.open_first(db, campaign)
+        campaign_rules.open_jobs(db, campaign)
     return Submitted(campaign=campaign, jobs=tuple(jobs))
 
 
@@ -189,12 +192,13 @@ def release(db: Connection, job: int, *, now_s: float, by: str = "") -> None:
         _let_go(db, JOB.c.id == job)
         record(db, job, "release", now_s=now_s, detail=_signed(by))
         if row.campaign is not None:
-            campaign_rules.release(db, row.campaign, whole=False)
+            campaign_rules.open_jobs(db, row.campaign)
 
 
-def _let_go(db: Connection, which: ColumnElement[bool]) -> None:
+def _let_go(db: Connection, which: ColumnElement[bool]) -> bool:
+    """Release the held ones of these jobs. Return True if there was one."""
     freed = {"held": False, "hold_reason": None, "sound_attempt": JOB.c.attempt}
-    db.execute(update(JOB).where(which, JOB.c.held).values(freed))
+    return db.execute(update(JOB).where(which, JOB.c.held).values(freed)).rowcount > 0
 
 
 def set_priority(db: Connection, job: int, priority: int, *, now_s: float, by: str = "") -> None:
@@ -205,6 +209,8 @@ def set_priority(db: Connection, job: int, priority: int, *, now_s: float, by: s
     db.execute(update(JOB).where(JOB.c.id == job).values(priority=priority))
     detail = f"from {row.priority} to {priority}" + (f", by {by}" if by else "")
     record(db, job, "priority", now_s=now_s, detail=detail)
+    if row.campaign is not None:
+        campaign_rules.open_jobs(db, row.campaign)
 
 
 def set_campaign_priority(db: Connection, campaign: int, priority: int, *, now_s: float, by: str = "") -> None:
@@ -212,6 +218,7 @@ def set_campaign_priority(db: Connection, campaign: int, priority: int, *, now_s
     others = _locked_ones(db, campaign) & (JOB.c.priority != priority)
     record_all(db, others, "priority", now_s=now_s, detail=f"to {priority}" + (f", by {by}" if by else ""))
     db.execute(update(JOB).where(others).values(priority=priority))
+    campaign_rules.open_jobs(db, campaign)
 
 
 def cancel(db: Connection, job: int, *, now_s: float, by: str = "") -> None:
@@ -242,8 +249,7 @@ def release_campaign(db: Connection, campaign: int, *, now_s: float, by: str = "
     """Release all held jobs of the campaign."""
     held = _locked_ones(db, campaign) & JOB.c.held
     record_all(db, held, "release", now_s=now_s, detail=_signed(by))
-    _let_go(db, held)
-    campaign_rules.release(db, campaign, whole=True)
+    campaign_rules.release(db, campaign, any_held=_let_go(db, held))
 
 
 def cancel_campaign(db: Connection, campaign: int, *, now_s: float, by: str = "") -> None:

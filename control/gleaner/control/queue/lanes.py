@@ -129,8 +129,8 @@ def ensure_for_new(db: Connection, wish: LaneWish, *, saves_itself: bool) -> int
 
 
 def ensure_of_campaign(db: Connection, wish: LaneWish, campaign: int) -> int:
-    """Ensure that the campaign has a lane for its jobs whose turn has not come. Return the lane."""
-    return _ensure(db, LaneKey(**wish.model_dump(), is_closed=True, campaign=campaign))
+    """Create the lane of a new campaign for its jobs whose turn has not come, which claims never look at."""
+    return _ensure(db, LaneKey(**wish.model_dump(), is_closed=True, campaign=campaign), id_=-campaign)
 
 
 def _key(row: Any) -> LaneKey:
@@ -141,14 +141,14 @@ def _of_job(db: Connection, job: int) -> LaneKey:
     return _key(db.execute(_OF_JOB, {"job_": job}).one())
 
 
-def _ensure(db: Connection, key: LaneKey) -> int:
+def _ensure(db: Connection, key: LaneKey, *, id_: int | None = None) -> int:
     """Return the lane with this key. It is created if it does not exist."""
     values = key.model_dump()
     wanted = {f"{name}_": value for name, value in values.items()}
     found = db.execute(_LANE, wanted).scalar_one_or_none()
     if found is None:
         # Another transaction may be adding the same lane. Then this statement waits for it and adds nothing.
-        db.execute(insert_unless_there(db, LANE), values)
+        db.execute(insert_unless_there(db, LANE), values if id_ is None else {"id": id_, **values})
         found = db.execute(_LANE, wanted).scalar_one()
         for need, name in needs(key):
             db.execute(insert_unless_there(db, LANE_NEED), {"lane": found, "need": need, "name": name})

@@ -42,7 +42,8 @@ class CampaignRecord(KnownCampaign, QueueRecord, table=True):
     max_running: int | None = None  # So many of its jobs may be open at once. None: all.
     open_jobs: int = 0  # The jobs that have left the waiting lane and have not ended.
     try_left: int = 0  # So many more jobs must succeed before the others are opened.
-    failures_left: int | None = None  # So many more jobs may fail before the rest is held. None: all.
+    try_unopened: int = 0  # So many of the jobs that are tried first have not been opened.
+    failures_left: int | None = None  # So many more jobs may fail; below 0 the rest is held. None: all.
 
 
 class SubmissionKeyRecord(QueueRecord, table=True):
