@@ -31,7 +31,7 @@ def why(
     job: Annotated[str, typer.Argument(metavar="JOB", help="A job's number, or slurm:4711 for one of Slurm's.")],
     as_json: AsJson = False,
 ) -> Answer:
-    """Explain why a job is in its state, with the last decision about it."""
+    """Explain why a job waits, with the last decision about it."""
     kind, number = _which(job)
     subject = f"{kind} {number}"
     with connect() as control:

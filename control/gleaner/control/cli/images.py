@@ -70,7 +70,7 @@ def push(
     image: Annotated[str, typer.Option(help="Of an archive with several images, the name of the one to bring.")] = "",
     as_json: AsJson = False,
 ) -> Answer:
-    """Push an image, so that the jobs of your group can use it by its name. An interrupted push is continued."""
+    """Push an image, so that your group's jobs can use it. An interrupted push is continued."""
     wanted, registry_image = _checked(name), _registry_image(source)
     try:
         with _image(source, architecture or dockers_word(platform.machine()), image) as found:

@@ -37,7 +37,7 @@ def list_jobs(
 
 
 def status(campaign: Campaign = None, as_json: AsJson = False) -> Answer:
-    """Count jobs by state: all that you are allowed to see, or a campaign's."""
+    """Count jobs by state: all that you can see, or a campaign's."""
     with connect() as control:
         return Answer(control.status() if campaign is None else control.campaign(campaign), as_json)
 

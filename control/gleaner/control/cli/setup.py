@@ -58,7 +58,7 @@ def client(
     remove: Remove = False,
     purge: Purge = False,
 ) -> Answer:
-    """Set up a login node: the address of control, and the authority to trust."""
+    """Set up a login node with control's address and authority."""
     return _set_up("client", context.params)
 
 
