@@ -8,7 +8,8 @@ as are open, and claims need not count. Whoever opens jobs has locked the campai
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, and_, case, literal, select, text, update
+from sqlalchemy import Connection, and_, bindparam, case, literal, select, text, update
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from gleaner.control.models.jobs import Submission
 from gleaner.control.queue import lanes
@@ -36,11 +37,11 @@ def add(db: Connection, campaign: int, wanted: Submission, wish: LaneWish, *, jo
     return lane
 
 
-def record_end(db: Connection, job: int, outcome: Outcome, *, now_s: float) -> None:
-    """Open more jobs of the campaign after the end of an open one, or hold the rest if too many have failed."""
-    of_job = [select(column).where(JOB.c.id == job).scalar_subquery() for column in (JOB.c.campaign, JOB.c.lane)]
-    was_open = _C.waiting_lane.is_distinct_from(of_job[1])
-    has_rule = _C.waiting_lane.is_not(None) | _C.failures_left.is_not(None)
+def _count_of_end(outcome: Outcome) -> ReturningUpdate[Any]:
+    """Return the statement that counts the end of an open job of a campaign with rules, and returns the campaign."""
+    campaign, lane = (
+        select(column).where(JOB.c.id == bindparam("job_")).scalar_subquery() for column in (JOB.c.campaign, JOB.c.lane)
+    )
     left: dict[Any, Any] = {"open_jobs": _C.open_jobs - 1}
     if outcome is Outcome.SUCCEEDED:
         left["try_left"] = case((_C.try_left > 0, _C.try_left - 1), else_=0)
@@ -48,8 +49,18 @@ def record_end(db: Connection, job: int, outcome: Outcome, *, now_s: float) -> N
         left["failures_left"] = _C.failures_left - 1
     else:  # another job is tried in its place
         left["try_unopened"] = case((_C.try_left > 0, _C.try_unopened + 1), else_=0)
-    ended = update(CAMPAIGN).where(_C.id == of_job[0], has_rule, was_open).values(left).returning(CAMPAIGN)
-    row = db.execute(ended).one_or_none()
+    has_rule = _C.waiting_lane.is_not(None) | _C.failures_left.is_not(None)
+    was_open = _C.waiting_lane.is_distinct_from(lane)
+    return update(CAMPAIGN).where(_C.id == campaign, has_rule, was_open).values(left).returning(CAMPAIGN)
+
+
+_COUNT_OF_END = {outcome: _count_of_end(outcome) for outcome in Outcome}
+"""Made once: each completion, also of a job without a campaign, runs one of them."""
+
+
+def record_end(db: Connection, job: int, outcome: Outcome, *, now_s: float) -> None:
+    """Open more jobs of the campaign after the end of an open one, or hold the rest if too many have failed."""
+    row = db.execute(_COUNT_OF_END[outcome], {"job_": job}).one_or_none()
     if row is None:
         return
     if row.failures_left is not None and row.failures_left < 0:
