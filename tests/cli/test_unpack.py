@@ -45,6 +45,13 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
+def careful_umask() -> Iterator[None]:
+    before = os.umask(0o027)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture
 def job(tmp_path: Path) -> Path:
     """A job's folder, which its agent packs."""
     made = tmp_path / "job"
@@ -52,8 +59,8 @@ def job(tmp_path: Path) -> Path:
     return made
 
 
+@pytest.mark.usefixtures("careful_umask")
 def test_what_the_job_has_left_arrives_and_what_is_no_file_is_named(job: Path, tmp_path: Path) -> None:
-    os.umask(0o027)
     (job / "sub" / "deep").mkdir(parents=True)
     (job / "a.txt").write_bytes(b"A" * 3000)
     (job / "sub/deep/tool").write_bytes(b"B")

@@ -399,13 +399,14 @@ def test_a_name_that_breaks_its_line_is_named_with_what_to_ask_for(
     assert str(refused.value) == f"jobs.txt, {wrong}; a name may hold '|' or a line end: {ASK}"
 
 
-def test_a_log_without_its_header_says_what_to_ask_for(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.txt"
+def test_a_log_without_its_header_says_what_to_ask_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = Path("jobs.txt")
     path.write_text(text({}).partition("\n")[2])
     with pytest.raises(BadTrace) as refused:
         read(path)
     wrong = "line 1: the header with the columns' names is missing"
-    assert str(refused.value) == f"{path}, {wrong}: {ASK}, without --noheader"
+    assert str(refused.value) == f"jobs.txt, {wrong}: {ASK}, without --noheader"
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "^", ":::", " ", "\x1f"])
