@@ -113,7 +113,7 @@ def record_completion(db: Connection, job: int, attempt: int, report: Completed,
     end = attempts.end_columns(ending, ended_s=now_s, spent=report.slice, exit_code=report.exit_code, detail=detail)
     try:
         if report.exit_code == 0:
-            make_transition(
+            counts = make_transition(
                 db,
                 job,
                 Transition.SUCCEED,
@@ -126,7 +126,8 @@ def record_completion(db: Connection, job: int, attempt: int, report: Completed,
                 **_output(report),
             )
             node_health.record_success(db, job, attempt, now_s=now_s)
-            campaign_rules.record_end(db, job, Outcome.SUCCEEDED, now_s=now_s)
+            if counts:
+                campaign_rules.record_end(db, job, Outcome.SUCCEEDED, now_s=now_s)
             if report.output is not None:
                 deliveries.expect(db, job, attempt, now_s=now_s)
         else:
@@ -250,7 +251,7 @@ def _fail_for_good(
 
     `failures` is the number of failures that cost the job a retry. None leaves the number as it is.
     """
-    make_transition(
+    counts = make_transition(
         db,
         row.id,
         Transition.FAIL,
@@ -264,7 +265,8 @@ def _fail_for_good(
         sound_attempt=row.attempt,
         **_output(report),
     )
-    campaign_rules.record_end(db, row.id, Outcome.FAILED, now_s=now_s)
+    if counts:
+        campaign_rules.record_end(db, row.id, Outcome.FAILED, now_s=now_s)
 
 
 def _try_again(db: Connection, row: Any, *, end: Mapping[str, object], now_s: float, detail: str) -> None:

@@ -38,7 +38,7 @@ def add(db: Connection, campaign: int, wanted: Submission, wish: LaneWish, *, jo
 
 
 def _count_of_end(outcome: Outcome) -> ReturningUpdate[Any]:
-    """Return the statement that counts the end of an open job of a campaign with rules, and returns the campaign."""
+    """Return the statement that counts the end of an open job, and returns its campaign, which has rules."""
     campaign, lane = (
         select(column).where(JOB.c.id == bindparam("job_")).scalar_subquery() for column in (JOB.c.campaign, JOB.c.lane)
     )
@@ -49,13 +49,12 @@ def _count_of_end(outcome: Outcome) -> ReturningUpdate[Any]:
         left["failures_left"] = _C.failures_left - 1
     else:  # another job is tried in its place
         left["try_unopened"] = case((_C.try_left > 0, _C.try_unopened + 1), else_=0)
-    has_rule = _C.waiting_lane.is_not(None) | _C.failures_left.is_not(None)
     was_open = _C.waiting_lane.is_distinct_from(lane)
-    return update(CAMPAIGN).where(_C.id == campaign, has_rule, was_open).values(left).returning(CAMPAIGN)
+    return update(CAMPAIGN).where(_C.id == campaign, was_open).values(left).returning(CAMPAIGN)
 
 
 _COUNT_OF_END = {outcome: _count_of_end(outcome) for outcome in Outcome}
-"""Made once: each completion, also of a job without a campaign, runs one of them."""
+"""Made once: each end of a job in such a campaign runs one of them."""
 
 
 def record_end(db: Connection, job: int, outcome: Outcome, *, now_s: float) -> None:

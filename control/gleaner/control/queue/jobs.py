@@ -232,10 +232,11 @@ def _cancel(db: Connection, row: Any, now_s: float, detail: str) -> None:
     told: dict[str, Any] = {"now_s": now_s, "detail": detail, "outcome": Outcome.CANCELLED}
     if row.state is State.RUNNING:
         end = attempts.end_columns(Ending.CANCELLED, ended_s=now_s)
-        make_transition(db, row.id, Transition.CANCEL, attempt=row.attempt, end=end, **told)
+        counts = make_transition(db, row.id, Transition.CANCEL, attempt=row.attempt, end=end, **told)
     else:
-        make_transition(db, row.id, Transition.CANCEL, **told)
-    campaign_rules.record_end(db, row.id, Outcome.CANCELLED, now_s=now_s)
+        counts = make_transition(db, row.id, Transition.CANCEL, **told)
+    if counts:
+        campaign_rules.record_end(db, row.id, Outcome.CANCELLED, now_s=now_s)
 
 
 def hold_campaign(db: Connection, campaign: int, *, reason: str, now_s: float) -> None:
