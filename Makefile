@@ -6,7 +6,7 @@ SHELL := /bin/bash
 # Tests start hundreds of processes: what they import is compiled once, also where the environment says not to.
 PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX="$(CURDIR)/$(VENV)/pycache" $(BIN)/pytest
 
-.PHONY: help venv lock check unit static measure test test-all test-install demo demo-entitlements demo-eternal demo-own-image demo-down prepare packages diagrams bench-queue bench-simulate bench-checkpoint bench-boundary bench-image bench-page bench-doors
+.PHONY: help venv lock check unit static measure test test-all test-install demo demo-entitlements demo-eternal demo-own-image demo-campaign demo-down prepare packages diagrams bench-queue bench-simulate bench-checkpoint bench-boundary bench-image bench-page bench-doors
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
@@ -25,6 +25,10 @@ demo-eternal:  ## one job without an end that lives through thirty slices; a qua
 demo-own-image:  ## a user brings an image, as a Docker archive and as a SIF file, and inputs; six minutes
 	@deploy/prepare.sh --own-image
 	@$(BIN)/python -m demo.own_image
+
+demo-campaign:  ## a scan of sixty runs: submitted, looked at, what failed run again, fetched; five minutes
+	@deploy/prepare.sh
+	@$(BIN)/python -m demo.scan
 
 demo-down:  ## remove the cluster: what carries our label, and nothing else
 	@deploy/cluster.sh down
