@@ -30,6 +30,7 @@ from gleaner.control.doctor.look import Look
 from gleaner.control.effective_settings import load_settings
 from gleaner.control.queue import secret_key
 from gleaner.control.queue.database import connect, migrate
+from gleaner.control.setup import shipped
 
 ACCOUNT = pwd.getpwnam("daemon")
 PATIENCE_S = 60.0
@@ -242,7 +243,8 @@ def _node(one: Machine) -> None:
         one.folder(name, mode)
     one.file("user-jobs.key", "k" * 64, 0o600)
     one.file("etc/criu/runc.conf", "file-locks\nghost-limit 1G\n")
-    one.file("usr/local/libexec/gleaner/epilog.sh", mode=0o755)
+    for script in (shipped.EPILOG, shipped.WATCHDOG):
+        one.file(script.lstrip("/"), shipped.content(script).decode(), 0o755)
     one.file("usr/local/bin/glean-agent", "#!/bin/sh\necho 0.2.0\n", 0o755)
     one.file("docker.sock", mode=0o666)
     one.agent["docker_url"] = f"unix://{root}/docker.sock"

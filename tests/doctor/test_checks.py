@@ -218,6 +218,7 @@ OF_NODE: tuple[tuple[str, str, Plant], ...] = (
     ("privileged programs", "fault", gone(SHIM)),
     ("privileged programs", "fault", mode(SHIM, 0o666)),
     ("privileged programs", "fault", holds(SHIM, "# planted")),
+    ("privileged programs", "fault", holds("usr/local/libexec/gleaner/watchdog", "# an older one", 0o755)),
     ("privileged programs", "fault", mode("user-jobs.key", 0o644)),
     ("privileged programs", "fault", holds("user-jobs.key", "short", 0o600)),
     ("agent program", "fault", gone("usr/local/bin/glean-agent")),

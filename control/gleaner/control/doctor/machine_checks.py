@@ -116,7 +116,7 @@ def storage(look: Look) -> Finding:
             raise
         return fault(f"{path} cannot be used: {error.why}", "is the file system mounted, and does its server answer?")
     if not found["is_set_up"]:
-        return fault(f"{path} is no storage folder", "is it mounted? A new one is made by `glean control prepare`")
+        return fault(f"{path} is no storage folder", "is it mounted? `glean control prepare` is for new sites only")
     values = {"storage_id": found["id"], "storage_inode": found["inode"]}
     if is_node:
         with suppress(Unread):
@@ -127,12 +127,11 @@ def storage(look: Look) -> Finding:
     is_other = is_copy or (values.get("storage_id") or found["id"]) != found["id"]
     free_bytes, trouble, wrote_s = found["free_bytes"], found["trouble"], found["wrote_s"]
     free = f"{size(free_bytes)} and {found['free_files']} inodes (files) are free in {path}"
-    is_full = free_bytes < _LEAST_BYTES or found["free_files"] < _LEAST_FILES
     return first(
         f"{path} is control's; sync, link and rename work ({wrote_s * 1000:.0f} ms); {size(free_bytes)} are free",
         (is_other, fault, f"{path} is another folder here than on control's machine, or a copy of it",
          "mount control's own folder there"),
-        (is_full, fault, free, "free some, or raise the quota: saves fail"),
+        (free_bytes < _LEAST_BYTES or found["free_files"] < _LEAST_FILES, fault, free, "delete some, or raise the quota"),
         ("Read-only" in trouble, fault, f"{path} is mounted read-only", f"mount -o remount,rw {path}"),
         (trouble, fault, f"the service account {trouble} in {path}",
          "the storage needs POSIX rename, hard links and fsync, and room for the account"),

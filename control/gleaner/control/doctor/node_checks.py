@@ -15,6 +15,7 @@ from gleaner.control.doctor.check import NODE, check
 from gleaner.control.doctor.finding import CheckState, Finding, Unread, fault, first, not_checked, ok, warning
 from gleaner.control.doctor.look import Look, agent_file, complaint
 from gleaner.control.doctor.slurm_reading import dotted
+from gleaner.control.setup.shipped import EPILOG, FOLDER, WATCHDOG
 from gleaner.control.slurm.commands import NODE_PATH
 
 RUNC_CONF = "/etc/criu/runc.conf"
@@ -144,9 +145,9 @@ def privileged_programs(look: Look) -> Finding:
     except Unread as error:
         return fault(error.why, f"{_INSTALL}, or mend that file")
     source = Path(next(iter(privileged_package.__path__))).parent
-    folders = (source / "privileged", source / "system")
-    paths = [path for folder in folders for path in folder.rglob("*") if path.suffix in {".py", ".sh"}]
-    ours = {look.at(f"{found.library}/gleaner/agent/{path.relative_to(source)}"): path for path in paths}
+    every = (path for folder in ("privileged", "system") for path in (source / folder).rglob("*.[ps][yh]"))  # .py, .sh
+    ours = {look.at(f"{found.library}/gleaner/agent/{path.relative_to(source)}"): path for path in every}
+    ours |= {look.at(path): FOLDER / path.lstrip("/") for path in (EPILOG, WATCHDOG)}
     try:
         foreign = [path for path in (*ours, look.at(found.shim)) if not look.place(path).is_roots_alone]
     except Unread as error:
