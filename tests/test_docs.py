@@ -126,7 +126,7 @@ def test_what_criu_cannot_save_is_what_the_agents_say() -> None:
 
 def test_each_kind_of_program_that_does_not_simply_continue_is_in_the_docs_with_what_is_promised() -> None:
     promised = [[kind.what, kind.promise] for kind in KINDS if kind.promise != "continues"]
-    assert _rows(ROOT / "docs" / "user" / "saving.md", "| a job that has ... | |") == promised
+    assert _rows(ROOT / "docs" / "user" / "kinds.md", "| a job that has ... | |") == promised
     assert len(KINDS) - len(promised) >= 50
 
 
