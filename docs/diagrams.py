@@ -1,4 +1,7 @@
-"""Draw docs/contributing/diagrams.md from the code: `make diagrams`. `tests/test_docs.py` compares the page with the code."""
+"""Draw docs/contributing/diagrams.md from the code: `make diagrams`.
+
+`tests/test_docs.py` compares the page with the code.
+"""
 
 import dataclasses
 import enum
@@ -168,7 +171,13 @@ def _table(steps: list[Step]) -> str:
             ignored.setdefault(state, []).append(_words(event))
         else:
             rows[state, event] = [f"{after} ({', '.join(map(_words, does)) or 'nothing'})" for after, does in nexts]
-    lines = [f"| {state} | {_words(event)} | {', or '.join(nexts)} |" for (state, event), nexts in rows.items()]
+    together: dict[tuple[str, str], list[str]] = {}
+    for (state, event), nexts in rows.items():
+        together.setdefault((_words(event), ", or ".join(nexts)), []).append(state)
+    same: dict[tuple[str, str], list[str]] = {}
+    for (event, then), states in together.items():
+        same.setdefault((", ".join(states), then), []).append(event)
+    lines = [f"| {states} | {', '.join(events)} | {then} |" for (states, then), events in same.items()]
     without = [f"| {state} | {', '.join(events)} |" for state, events in ignored.items()]
     return f"""## Each step of the lifecycle
 
@@ -267,7 +276,7 @@ The agent:
 
 {drawn(("agent",))}
 
-Control and its client; the agent is one box:
+Control and its client, with the agent as one box:
 
 {drawn(("client", "control"))}
 """

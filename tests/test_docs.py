@@ -105,6 +105,46 @@ def test_a_long_sentence_is_noticed() -> None:
     assert [len(sentence.split()) for sentence in _sentences("A word.\nAnother " + "word " * 30 + "ends.\n")] == [2, 32]
 
 
+ODD = re.compile(
+    "|".join(
+        (
+            r"(?<=[a-z)\]]): (?=[a-z])",  # a colon as the only joint
+            r";",
+            r"\bgo(?:es)? on\b",
+            r"\b(?:nobody|somebody|none of)\b",
+            r", too[.,]",
+            r"\b(?:anew|in vain|for ever)\b",
+            r"\bof (?:its|their|your) own\b",
+            r"\bof (?:root|Slurm)'s\b",
+            r"(?:^|(?<=[.!?] ))(?:That is|For that)\b",
+            r"\bsays?\b",
+        )
+    ),
+    re.MULTILINE,
+)
+"""Patterns that make English hard to read, as they look in prose without code."""
+MOST_ODD_IN_1000_WORDS, MOST_WORDS_IN_DOCS = 2.5, 42_000
+
+
+def _odd(text: str) -> list[str]:
+    prose = re.sub(r"`[^`]*`", "CODE", re.sub(r"^ {4}.*$", "", _without_code(text), flags=re.MULTILINE))
+    return ODD.findall(re.sub(r"\]\([^)]*\)", "]", prose))
+
+
+def test_the_pages_in_docs_are_short_altogether_and_their_english_is_plain() -> None:
+    """A word has a letter or a digit, so the lines of a table are none."""
+    pages = {page.name: page.read_text() for page in (ROOT / "docs").rglob("*.md") if page.name != "README.md"}
+    words = sum(len(re.findall(r"\S*\w\S*", text)) for text in pages.values())
+    odd = {name: len(found) for name, text in pages.items() if (found := _odd(text))}
+    assert words <= MOST_WORDS_IN_DOCS
+    assert sum(odd.values()) * 1000 <= MOST_ODD_IN_1000_WORDS * words, odd
+
+
+def test_odd_english_is_noticed() -> None:
+    assert len(_odd("It fails: a node is down; nobody says so.\nThat is bad, too. It has a key of its own.\n")) == 7
+    assert _odd("One `a; b: c` two:\n\n```sh\na; b\n```\n\n    c; d\n\nThree [four](a;b).\n") == []
+
+
 def test_the_pictures_are_those_that_the_program_draws() -> None:
     for name, draw in runpy.run_path(str(ROOT / "docs" / "figures.py"))["PICTURES"].items():
         assert (ROOT / "docs" / name).read_text() == draw(), f"docs/{name} is old: run `make diagrams`"
@@ -156,7 +196,9 @@ def test_the_diagrams_are_those_of_the_code_and_lack_no_step_of_the_lifecycle() 
     finally:
         sys.settrace(before)
     assert {what for line, what in cases.items() if line not in passed} == set(), "docs/diagrams.py draws no such step"
-    assert diagrams["PAGE"].read_text() == diagrams["page"](), "docs/contributing/diagrams.md is old: run `make diagrams`"
+    assert diagrams["PAGE"].read_text() == diagrams["page"](), (
+        "docs/contributing/diagrams.md is old: run `make diagrams`"
+    )
 
 
 def test_packages_that_import_each_other_are_noticed() -> None:
@@ -203,7 +245,7 @@ def test_the_tree_of_the_design_page_is_the_one_on_disk() -> None:
 
 def test_what_the_page_of_words_names_is_in_the_code() -> None:
     missing: list[str] = []
-    places = [row[2] for row in _rows(ROOT / "docs" / "words.md", "| word | what it means | in code | not called |")]
+    places = [row[2] for row in _rows(ROOT / "docs" / "words.md", "| word | what it means | in code |")]
     assert len(places) > 50
     for place in places:
         for path, name in re.findall(r"`((?:agent|control|deploy)/[\w./]*)`(?: \(`(\w+)`\))?", place):
