@@ -88,6 +88,8 @@ def test_a_page_is_short_wrapped_and_begins_with_its_contents(name: str, page: P
     prose = [line for line in _without_code(text).splitlines() if not re.match(r"[|#!]| {4}", line)]
     assert [line for line in prose if len(line) > LONGEST_LINE and " " in line.strip()] == []
     assert len(text.splitlines()) <= MOST_LINES
+    tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    assert [table for table in tables if not re.match(r"\|.*\n\|[-:|]+\n\|", table)] == [], "no head, or a blank line"
     opening, _, rest = _without_code(text).partition("\n## ")
     if name != "README.md" and rest.count("\n## ") >= 2:
         missing = re.findall(r"^## (.*)$", f"\n## {rest}", re.MULTILINE)
