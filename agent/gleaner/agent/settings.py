@@ -29,8 +29,7 @@ class SiteAgentSettings(FileSettings):
     work: Path = Path("/var/lib/gleaner/work")
     """A folder on the node's own disk, for the jobs' folders."""
     runtime: Kind = "auto"
-    """The runtime of containers. `auto` takes Docker if its engine answers and has our runtime, and otherwise the
-    helper (`criu`)."""
+    """The runtime of containers. `auto`: Docker if its engine answers and has our runtime, else the helper (`criu`)."""
     images: Path | None = None
     """The folder with image files (`runtime.images`) from which a node with the node helper loads missing images."""
     images_allowed: tuple[str, ...] = ("gleaner/*",)
