@@ -149,7 +149,7 @@ def page() -> str:
     tables = _tables()
     last = {name: tables.pop(name) for name in _TABLES_OF_USERS if name in tables}
     rows: list[str] = []
-    for name, model in [*tables.items(), *last.items(), (_OF_QUOTAS, settings.GroupQuota)]:
+    for name, model in (tables | last | {_OF_QUOTAS: settings.GroupQuota}).items():
         rows += [f"| **`[{name}]`** | **{_what(model)}** |", *_rows(model)]
     return _INTRODUCTION.format(control=_table(rows), agents=_table(list(_rows(SiteAgentSettings))))
 
