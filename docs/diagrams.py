@@ -1,4 +1,7 @@
-"""Draw docs/diagrams.md from the code: `make diagrams`. `tests/test_docs.py` compares the page with the code."""
+"""Draw docs/contributing/diagrams.md from the code: `make diagrams`.
+
+`tests/test_docs.py` compares the page with the code.
+"""
 
 import dataclasses
 import enum
@@ -16,15 +19,14 @@ from gleaner.agent.job import lifecycle
 from gleaner.control.models.jobs import Ending
 from gleaner.control.states import State, Transition
 
-PAGE = Path(__file__).with_name("diagrams.md")
+PAGE = Path(__file__).parent / "contributing" / "diagrams.md"
 _NUMBERS = (0, 1, 2, 3, 85, 143)
 """Counts of failed saves, and exit codes: among them 85, for a job that has saved itself, and 143, for SIGTERM."""
 
 _INTRODUCTION = """# Diagrams
 
-`make diagrams` draws this page from the code; a test compares the two. The words are in the
-[words](words.md), the reasons in [design.md](design.md). A diagram is source text for
-Mermaid, which GitHub and many editors show as a picture.
+`make diagrams` draws this page from the code, and a test compares the two. The reasons are in
+[design.md](../design.md). GitHub and many editors show a diagram's text (Mermaid) as a picture.
 
 - [The states of a job](#the-states-of-a-job)
 - [The states of an attempt](#the-states-of-an-attempt)
@@ -121,9 +123,8 @@ def _job() -> str:
 
     return f"""## The states of a job
 
-From `control/gleaner/control/states.py`. `claim`, `start over` and `cancel` may leave a waiting
-job, New or Saved. All other transitions from New or Saved are late reports of an attempt that was
-taken for lost.
+From `control/gleaner/control/states.py`. `claim`, `start over` and `cancel` can leave New or Saved.
+All other transitions from there are late reports of an attempt that was taken for lost.
 
 {_diagram(_merged(edges()))}"""
 
@@ -138,8 +139,8 @@ def _attempt() -> str:
 
     return f"""## The states of an attempt
 
-As the queue has them, from `Ending` in `control/gleaner/control/models/jobs.py`. An attempt that
-was lost or forgotten lives again when its agent is back and nobody has claimed the job since.
+From `Ending` in `control/gleaner/control/models/jobs.py`. An attempt that was lost or forgotten
+lives again when its agent is back, unless the job was claimed in that time.
 
 {_diagram(_merged(edges()))}"""
 
@@ -155,8 +156,8 @@ def _lifecycle(steps: list[Step]) -> str:
 
     return f"""## The lifecycle of a job on an agent
 
-From `step` in `agent/gleaner/agent/job/lifecycle.py`: one attempt on its agent, or one job of
-`glean run`. What changes nothing is not drawn.
+From `step` in `agent/gleaner/agent/job/lifecycle.py`, for one attempt on its agent, or one job of
+`glean run`. Steps that change nothing are not drawn.
 
 {_diagram(_merged(edges()))}"""
 
@@ -169,21 +170,26 @@ def _table(steps: list[Step]) -> str:
         if nexts == [(state, ())]:
             ignored.setdefault(state, []).append(_words(event))
         else:
-            rows[state, event] = [f"{after}: {', '.join(map(_words, does)) or 'nothing'}" for after, does in nexts]
-    lines = [f"| {state} | {_words(event)} | {'; or '.join(nexts)} |" for (state, event), nexts in rows.items()]
+            rows[state, event] = [f"{after} ({', '.join(map(_words, does)) or 'nothing'})" for after, does in nexts]
+    together: dict[tuple[str, str], list[str]] = {}
+    for (state, event), nexts in rows.items():
+        together.setdefault((_words(event), ", or ".join(nexts)), []).append(state)
+    same: dict[tuple[str, str], list[str]] = {}
+    for (event, then), states in together.items():
+        same.setdefault((", ".join(states), then), []).append(event)
+    lines = [f"| {states} | {', '.join(events)} | {then} |" for (states, then), events in same.items()]
     without = [f"| {state} | {', '.join(events)} |" for state, events in ignored.items()]
     return f"""## Each step of the lifecycle
 
-After the next state stands what is done, in that order. Where several are possible, the state's
-fields decide: how many saves have failed, whether the agent ends, whether the save is a periodic
-one.
+In parentheses behind the next state is what is done, in that order. Where several are possible,
+the state's fields decide.
 
 | in state | when | then |
 |---|---|---|
 {chr(10).join(lines)}
 
-Some events change nothing, since what they ask for is under way or over. All others cannot happen:
-`step` raises `Unexpected`.
+Some events change nothing, since what they ask for is under way or over. For all others `step`
+raises `Unexpected`.
 
 | in state | changes nothing |
 |---|---|
@@ -263,14 +269,14 @@ def _packages() -> str:
 
     return f"""## The packages and their imports
 
-From the `import` lines of all modules. A line that a longer way replaces is left out: where A
-imports B and C, and B imports C, only A to B and B to C are drawn. All lines lead downward.
+From the `import` lines of all modules. Where A imports B and C, and B imports C, only A to B and B
+to C are drawn. All lines lead downward.
 
 The agent:
 
 {drawn(("agent",))}
 
-Control and its client; the agent is one box:
+Control and its client, with the agent as one box:
 
 {drawn(("client", "control"))}
 """

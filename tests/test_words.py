@@ -9,8 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 TREES = ("agent", "control", "lab", "demo", "deploy", "docs", "images", "tests")
 KINDS = {".py", ".md", ".toml", ".lua", ".sh", ".service", ".timer", ".js", ".html", ".conf", ".yaml", ".json", ".mako"}
-NAME_OLD_WORDS = {"docs/words.md", "CHANGELOG.md", "tests/test_words.py"}
-"""These pages say what was called how before."""
+NAME_OLD_WORDS = {"CHANGELOG.md", "tests/test_words.py"}
+"""These files name what was called how before."""
 
 
 def _listed(words: str) -> frozenset[str]:

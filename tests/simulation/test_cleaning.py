@@ -171,7 +171,7 @@ def test_jobs_of_one_instant_can_be_in_the_order_of_the_file(tmp_path: Path) -> 
 def test_every_rule_of_the_page_about_simulations_is_one_of_the_codes() -> None:
     root = Path(__file__).parents[2]
     page = (root / "docs" / "simulate" / "workloads.md").read_text()
-    told = re.findall(r"^\| (?:left out|changed|kept): (.*?)(?: \(128 processors\))? \|", page, re.MULTILINE)
+    told = re.findall(r"^\| `(?:left out|changed|kept): (.*?)(?: \(128 processors\))?` \|", page, re.MULTILINE)
     package = root / "control" / "gleaner" / "control" / "simulation" / "workloads"
     code = "".join((package / f"{name}.py").read_text() for name in ("cleaning", "sacct"))
     assert [rule for rule in told if rule not in code] == []

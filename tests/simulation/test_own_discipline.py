@@ -1,4 +1,4 @@
-"""docs/simulate/own-discipline.md has a discipline that a reader can copy, and it does what the page says."""
+"""docs/simulate/schedulers.md has a discipline that a reader can copy, and it does what the page says."""
 
 import importlib.util
 import re
@@ -13,7 +13,7 @@ from gleaner.control.simulation.model import of_processors
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import PrioritySettings, SchedulerKind, SchedulerSettings
 
-PAGE = Path(__file__).parents[2] / "docs" / "simulate" / "own-discipline.md"
+PAGE = Path(__file__).parents[2] / "docs" / "simulate" / "schedulers.md"
 
 
 def example(folder: Path) -> Any:

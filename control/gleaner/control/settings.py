@@ -45,10 +45,10 @@ class QueueSettings(_Table):
     """`[queue]`: the place of the queue, its time limits, and how long its records are kept."""
 
     url: str = "sqlite:////var/lib/gleaner/queue.db"
-    """The database, as a URL of SQLAlchemy; `postgresql+psycopg://...` for PostgreSQL."""
+    """The database, as a URL of SQLAlchemy (`postgresql+psycopg://...` for PostgreSQL)."""
     secret_key_file: Path = Path("/var/lib/gleaner/secrets.key")
-    """The key that encrypts groups' secrets in the database: a file of the service account, mode 0600, on each machine
-    that runs control and on no node. `glean control prepare` creates it. A new key is added as the first line."""
+    """The key that encrypts groups' secrets in the database, a file of the service account with mode 0600 on each
+    machine that runs control. `glean control prepare` creates it. A new key is added as the first line."""
     lease_s: float = Field(default=180, gt=0)
     """The time for which a silent agent keeps its jobs. Choose a longer time if the network has long gaps."""
     heartbeat_s: float = Field(default=20, gt=0)
@@ -61,16 +61,15 @@ class QueueSettings(_Table):
     """Lines that jobs have printed, and events, are removed this long after the jobs' end. Results stay. Agents that
     never got a job are also removed. Choose a shorter time if the database grows too large."""
     keep_decisions: int = Field(default=200_000, ge=1)
-    """The number of stored decisions that are kept. If there are more, the oldest are removed, once an hour. Decisions
-    older than `keep_days` are always removed."""
+    """The number of stored decisions. The oldest above it, and those older than `keep_days`, are removed once an
+    hour."""
     keep_decisions_mib: int = Field(default=2000, ge=1)
-    """The compressed size of all stored decisions together. If they are larger, the oldest are removed. Choose a larger
-    size if `glean why` is to cover a longer time."""
+    """The compressed size of all stored decisions. Choose a larger size if `glean why` is to cover a longer time."""
     log_lines_per_job: int = Field(default=1_000_000, ge=1)
-    """The number of lines of a job's log that are kept. The oldest lines of a longer log are removed, once an hour."""
+    """The number of lines of a job's log that are kept. Older lines are removed once an hour."""
     log_mib_per_job: int = Field(default=64, ge=1)
-    """The size of a job's log that is kept. The oldest lines of a larger log are removed at once. Choose a smaller size
-    if many jobs print much, because all of them may reach it."""
+    """The size of a job's log that is kept. Older lines are removed at once. Choose a smaller size if many jobs print
+    much."""
 
     @property
     def log_bytes_per_job(self) -> int:
@@ -93,28 +92,25 @@ class RoundSettings(_Table):
     origin_s: float = 0
     """The rounds are counted from this time, in seconds since the epoch."""
     synchronised: bool = True
-    """False gives every agent the full length from its own start. It is meant for comparisons, because regular jobs
-    suffer."""
+    """False gives every agent the full length from its own start, for comparisons, because regular jobs suffer."""
     shortest_slice_s: float = Field(default=600, ge=5)
     """The shortest time for which an agent is submitted. Unless it is set, it is at most half a round. Choose at least
     ten times a save and a restore together."""
     agent_needs_s: float = Field(default=55, ge=0)
-    """The time that an agent needs to begin any job. No agent is submitted for a shorter time. It is the sum of the
-    agent's start (5 s), Slurm's KillWait (30 s), and two of the agents' own settings: `margin_s` (10 s, in which an
-    agent sends its last reports) and `shortest_slice_s`, of which 10 s are included here. Unless it is set, it is at
-    most half a round."""
+    """The time that an agent needs to begin any job. No agent is submitted for a shorter time. It contains the agent's
+    start (5 s), Slurm's KillWait (30 s), and the agents' own `margin_s` (10 s) and `shortest_slice_s` (10 s of it).
+    Unless it is set, it is at most half a round."""
     poll_s: float = Field(default=20, ge=1)
     """The interval of control's polls, each of which runs one `sinfo` and one `squeue`. On a busy controller, choose at
     least 10."""
     pending_limit_s: float = Field(default=300, gt=0)
-    """Agents that Slurm has not started after this long are withdrawn, except one. Then no agent is submitted for a
-    pause that doubles each time, up to 10 minutes, until Slurm starts an agent."""
+    """Agents that Slurm has not started after this long are withdrawn, except one. Further submissions pause, up to 10
+    minutes, until Slurm starts an agent."""
     agents_at_most: int = Field(default=1000, ge=0)
     """The greatest number of agents at one time. Begin with a few."""
     failures_until_excluded: int = Field(default=3, ge=1)
     """A node on which agents fail this many times in a row is excluded for an hour, and twice as long each further
-    time, up to a day. If agents end before any poll shows them, this many polls in a row and on any nodes, submissions
-    pause for up to 10 minutes."""
+    time, up to a day. If agents end so early on any nodes, submissions pause for up to 10 minutes."""
 
     @model_validator(mode="before")
     @classmethod
@@ -159,8 +155,8 @@ class RateSettings(_Table):
     half_life_days: float = Field(default=60, gt=0)
     """The half-life, in days, of the record of an agent that was lost or that lasted."""
     assumed_mtbf_days: float = Field(default=30, gt=0)
-    """The assumed mean time for which a node's agents last without being lost, as long as there are few observations.
-    It determines how often long rounds save. Choose a shorter time if nodes fail often."""
+    """The assumed mean time between losses of a node's agents while there are few observations. It determines how often
+    long rounds save. Choose a shorter time if nodes fail often."""
 
     @property
     def rules(self) -> RateRules:
@@ -174,8 +170,8 @@ class HistorySettings(_Table):
     keep_days: int = Field(default=1100, ge=40)
     """Hours of node time are kept this long. Steps of ten minutes are kept for 16 days, and minutes for two."""
     watts_per_core: float | None = Field(default=None, gt=0, le=MOST)
-    """The additional power of a core while it computes, compared with an idle core. With it, the report estimates the
-    energy that jobs have used."""
+    """The additional power of a core while it computes. With it, the report estimates the energy that jobs have
+    used."""
 
 
 PerCent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
@@ -200,11 +196,10 @@ class GroupSettings(_Table):
     multiplier: dict[str, Factor] = {}
     """A group's target is its part times this factor, which is 1 for a group that is not named."""
     others: Literal["equal", "none"] = "equal"
-    """The part that is not assigned to named groups. `equal`: the other groups that have jobs share it equally. `none`:
-    the other groups get only the cores that no group below its target requests."""
+    """The part that is not assigned to named groups. With `equal` the other groups that have jobs share it equally.
+    With `none` they get only the cores that no group below its target requests."""
     from_slurm: bool = False
-    """Take the groups' parts from the shares of Slurm's accounts with the same names. This is useful if the groups are
-    Slurm's accounts."""
+    """Take the groups' parts from the shares of the Slurm accounts with the same names."""
 
     @model_validator(mode="after")
     def _no_more_than_all(self) -> Self:
@@ -223,15 +218,15 @@ class MigrationSettings(_Table):
     """`[migration]`: migrations of jobs from one agent to another in the background, and the time for any migration."""
 
     policy: Literal["none", "compaction", "priorities"] = "none"
-    """`compaction`: empty the partly used agents, so that their nodes are free again before the boundary. `priorities`:
-    migrate jobs to the preferred nodes."""
+    """With `compaction`, the partly used agents are emptied, so that their nodes are free again before the boundary.
+    With `priorities`, jobs migrate to the preferred nodes."""
     prefer: tuple[str, ...] = ()
     """Nodes, as in `node[1-8]`, the most preferred first. All others come last."""
     every_s: float = Field(default=30, ge=1)
     """At most one job is migrated in the background in this time, and none while any job waits."""
     patience_s: float = Field(default=120, ge=10)
-    """The time that a migration can take. A job that is not saved by then stays where it is. A job that was saved for a
-    certain node, but not claimed there in time, can continue anywhere. Choose a longer time if saving is slow."""
+    """The time that a migration can take. A job that is not saved by then stays, and one that was saved but not claimed
+    in time can continue anywhere. Choose a longer time if saving is slow."""
     assumed_s: float = Field(default=60, gt=0)
     """The assumed time to save and restore a job without measurements."""
 
@@ -264,7 +259,7 @@ class EntitlementSettings(_Table):
     quantum_s: float = Field(default=1800, ge=0)
     """The time that a job runs before it is among the first to be preempted."""
     quantum_protects: bool = False
-    """True: a job is not preempted at all before that time. This causes fewer saves, but an owner may wait for a
+    """With true, a job is not preempted at all before that time. This causes fewer saves, but an owner might wait for a
     quantum."""
     grace_s: float = Field(default=120, ge=5)
     """The time within which a preempted job must leave. A job that stays longer is left alone for `retry_s`."""
@@ -293,8 +288,8 @@ class ClusterSettings(_Table):
     """`[cluster]`: the scheduler, and how agents are submitted to it."""
 
     backend: Literal["slurm", "pyslurm", "auto", "local"] = "local"
-    """`slurm`: by Slurm's programs. `pyslurm`: through PySlurm. `auto`: through PySlurm if it is usable when control
-    starts, otherwise by Slurm's programs. `local`: agents are processes of this machine."""
+    """`slurm` uses Slurm's programs, `pyslurm` uses PySlurm, and `auto` uses PySlurm if it works when control starts.
+    With `local`, agents are processes of this machine."""
     pyslurm_python: Path | None = None
     """The Python for which PySlurm is installed. The default is this program's own Python."""
     partition: str = "gleaner"
@@ -312,9 +307,8 @@ class ClusterSettings(_Table):
     agent_settings: Path = Path("/etc/gleaner/agent.toml")
     """The agent's settings file on the node."""
     agent_logs: Path = Path("/var/lib/gleaner/work")
-    """A folder on the nodes' own disks for the output of agents. When an agent ends, its file is copied to `agents` in
-    the storage. Slurm's own processes keep the file open. If the file were on a storage that hangs, these processes
-    would never end, and Slurm would drain the node."""
+    """A folder on the nodes' own disks for the output of agents, which is copied to `agents` in the storage at their
+    end. On a storage that hangs, Slurm's processes would keep the file open, and Slurm would drain the node."""
     local_agents: int = Field(default=1, ge=0)
     """The number of simulated nodes on this machine, for the `local` backend."""
 
@@ -335,8 +329,8 @@ class ApiSettings(_Table):
     key: Path | None = None
     """The certificate's key (PEM), mode 0600."""
     connections_at_most: int = Field(default=2000, ge=10)
-    """The greatest number of connections to each port at one time. For each further one, the connection that has been
-    idle longest is closed."""
+    """The greatest number of connections to each port at one time. The connection that has been idle longest makes room
+    for a further one."""
 
     @model_validator(mode="after")
     def _no_plain_text_off_this_machine(self) -> Self:
@@ -353,14 +347,13 @@ class AuditSettings(_Table):
     """`[audit]`: one line of JSON for each write request, including refused ones."""
 
     file: Path | None = None
-    """The file for the lines. None: they go to control's own log."""
+    """The file for the lines. Without it they go to control's own log."""
     largest_mib: int = Field(default=64, ge=1)
     """The size at which the file is renamed to `FILE.1`, `FILE.1` to `FILE.2`, and so on."""
     keep: int = Field(default=8, ge=1, le=1000)
     """The greatest number of renamed files that are kept."""
     agents: bool = False
-    """True: agents' requests also get lines (claims, heartbeats and reports). Jobs' events show their results in any
-    case."""
+    """With true, agents' requests also get lines (claims, heartbeats and reports)."""
 
 
 class LogSettings(_Table):
@@ -442,16 +435,15 @@ class ImageSettings(_StoreSettings):
     """`[images]`: the container images that groups push themselves."""
 
     push: bool = True
-    """False: images cannot be pushed. Existing images stay."""
+    """With false, no image can be pushed, and existing ones stay."""
     registries: tuple[str, ...] = ()
     """Patterns like those of the agents' `images_allowed`, for the images that `glean image push NAME docker://...`
-    fetches from registries. They show users where images should come from. A user who fetches an image with other tools
-    can still push the file."""
+    fetches from registries. A user who fetches an image with other tools can still push the file."""
     largest_gib: float = Field(default=20, gt=0, le=195)
     """The size of one image with all its layers uncompressed."""
     group_gib: float = Field(default=100, ge=0, le=LARGEST_GIB)
-    """The size of all images of a group together, including those that only its unended jobs need and those that are
-    being sent. An image with two names counts once."""
+    """The size of all images of a group together, with those that only its unended jobs need and those that are being
+    sent."""
 
 
 class InputSettings(_StoreSettings):
@@ -460,13 +452,13 @@ class InputSettings(_StoreSettings):
     largest_gib: float = Field(default=20, gt=0, le=195)
     """The size of one file or folder."""
     group_gib: float = Field(default=100, ge=0, le=LARGEST_GIB)
-    """The size of all inputs of a group together, including those that are being sent. Equal contents count once. 0:
-    inputs are off."""
+    """The size of all inputs of a group together, with those that are being sent. Equal contents count once. With 0
+    there are no inputs."""
     keep_days: float = Field(default=7, ge=0, le=MOST)
     """An input that no unended job needs is removed this long after its last use."""
     mounts: tuple[str, ...] = ()
-    """The folders of the nodes that jobs can mount, read-only, each at its own path, such as a software tree or
-    calibration data. Each node also has its own list (`mounts` in `/etc/gleaner/privileged.json`)."""
+    """The folders of the nodes that jobs can mount, read-only, each at its own path. Each node also has its own list
+    (`mounts` in `/etc/gleaner/privileged.json`)."""
 
     @field_validator("mounts")
     @classmethod
@@ -479,12 +471,12 @@ class InputSettings(_StoreSettings):
     urls: tuple[str, ...] = ()
     """The beginnings of URLs from which agents can fetch inputs, for example `https://data.example.org/pub/`,
     `https://*.example.org/`, `s3://bucket/` (Amazon), `s3://s3.example.org/bucket/`,
-    `root://eos.example.org//eos/atlas/` (XRootD), `roots://...` (XRootD over TLS), or `file:///data/public/`. Empty:
-    URLs are not allowed as inputs. [Who checks redirects](storage.md#who-enforces-which-rule)."""
+    `root://eos.example.org//eos/atlas/` (XRootD), `roots://...` (XRootD over TLS), or `file:///data/public/`. [Who
+    checks redirects](storage.md#who-enforces-which-rule)."""
     fetch_s: float = Field(default=3600, gt=0, le=LONGEST_CALL_S)
     """The longest time to fetch one URL."""
     silent_s: float = Field(default=60, gt=0, le=LONGEST_CALL_S)
-    """A server that sends nothing for this long is given up. The job waits, and is tried again."""
+    """After this time without an answer of the server the job waits, and is tried again."""
 
     @field_validator("urls")
     @classmethod
@@ -517,12 +509,12 @@ class OutputSettings(_Table):
     urls: tuple[str, ...] = ()
     """The beginnings of the targets that jobs can name, such as `file:///data/results/{group}/`,
     `https://dav.example.org/{group}/` or `s3://s3.example.org/results/{group}/`. Each contains `{group}` once, as the
-    whole name of a folder, in place of the name of the job's group. So groups cannot overwrite each other's results. A
-    `file` folder exists on all nodes, and belongs to the agents' user alone. Empty: results are not delivered."""
+    whole name of a folder, so that groups cannot overwrite each other's results. A `file` folder exists on all nodes,
+    and belongs to the agents' user alone."""
     deliver_s: float = Field(default=3600, gt=0, le=LONGEST_CALL_S)
     """The longest time to deliver one result."""
     silent_s: float = Field(default=60, gt=0, le=LONGEST_CALL_S)
-    """A target that accepts nothing for this long is given up for a while."""
+    """After this time without progress a delivery is given up for a while."""
     tries: int = Field(default=20, ge=1, le=1000)
     """After this number of failures a delivery is given up. The pause between two tries grows up to ten minutes."""
 
@@ -590,7 +582,8 @@ class ClientSettings(_Table):
     timeout_s: float = Field(default=30, gt=0, le=LONGEST_CALL_S)
     """The time limit for one request."""
     proof: Literal["auto", "token", "munge"] = "auto"
-    """The proof of identity for `glean`. `auto`: the token if its file exists, otherwise munge if it runs here."""
+    """The proof of identity for `glean`. `auto` takes the token if its file exists, and otherwise munge if it runs
+    here."""
     munge_socket: Path = Path("/run/munge/munge.socket.2")
     """The socket of munged."""
 

@@ -131,7 +131,7 @@ def storage(look: Look) -> Finding:
         f"{path} is control's; sync, link and rename work ({wrote_s * 1000:.0f} ms); {size(free_bytes)} are free",
         (is_other, fault, f"{path} is another folder here than on control's machine, or a copy of it",
          "mount control's own folder there"),
-        (free_bytes < _LEAST_BYTES or found["free_files"] < _LEAST_FILES, fault, free, "delete some, or raise the quota"),
+        (free_bytes < _LEAST_BYTES or found["free_files"] < _LEAST_FILES, fault, free, "free some, or raise the quota"),
         ("Read-only" in trouble, fault, f"{path} is mounted read-only", f"mount -o remount,rw {path}"),
         (trouble, fault, f"the service account {trouble} in {path}",
          "the storage needs POSIX rename, hard links and fsync, and room for the account"),

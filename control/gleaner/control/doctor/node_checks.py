@@ -35,7 +35,7 @@ def agents_settings(look: Look) -> Finding:
     try:
         found = look.agent
     except Unread as error:
-        to_do = f"chmod 644 {path}" if error.is_denied else f"{_INSTALL}, or mend it: docs/admin/agent-settings.md"
+        to_do = f"chmod 644 {path}" if error.is_denied else f"{_INSTALL}, or mend it: docs/admin/settings.md"
         return fault(error.why, to_do)
     round_s, wait_s = float("inf"), found.kill_wait_s
     with suppress(Unread):
