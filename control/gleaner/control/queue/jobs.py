@@ -100,7 +100,7 @@ def submit(
         campaign = db.execute(insert(CAMPAIGN).values(made).returning(CAMPAIGN.c.id)).scalar_one()
     wish = LaneWish(
         group=group,
-        submitter=submitter if rules.quotas.limits_running_users(group) else "",
+        submitter=submitter,
         cpus=spec.cpus,
         memory_mib=spec.memory_mib,
         needs_s=spec.needs_at_least_s or 0,
