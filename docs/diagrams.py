@@ -125,6 +125,7 @@ def _job() -> str:
 
 From `control/gleaner/control/states.py`. `claim`, `start over` and `cancel` can leave New or Saved.
 All other transitions from there are late reports of an attempt that was taken for lost.
+`rerun` leaves only a job that failed or was cancelled.
 
 {_diagram(_merged(edges()))}"""
 

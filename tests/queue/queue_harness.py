@@ -27,10 +27,10 @@ from gleaner.agent.messages import (
     Saved,
     Slice,
 )
-from gleaner.control.models.jobs import JobDetail, JobRow, Submission, Submitted
+from gleaner.control.models.jobs import JobDetail, JobRow, Rerun, Submission, Submitted
 from gleaner.control.policy.retries import LONGEST_ELSEWHERE_S
 from gleaner.control.policy.returns import REACTIONS
-from gleaner.control.queue import agents, attempt_reports, claims, jobs, logs, queries, tokens
+from gleaner.control.queue import agents, attempt_reports, claims, jobs, logs, queries, reruns, tokens
 from gleaner.control.queue.database import snapshot, transaction
 from gleaner.control.queue.tables import METADATA
 
@@ -83,12 +83,18 @@ class QueueHarness:
             }
 
     def submit(
-        self, *, indices: tuple[int, ...] | None = None, hold: bool = False, group: str = "physics", **spec: Any
+        self,
+        *,
+        indices: tuple[int, ...] | None = None,
+        hold: bool = False,
+        group: str = "physics",
+        submitter: str = "",
+        **spec: Any,
     ) -> Submitted:
         job = JobSpec(**({"name": "run", "image": "pythia", "retries": 1} | spec))
         submission = Submission(job=job, indices=indices, hold=hold)
         rules = jobs.SubmissionRules(2, targets=self.targets)
-        return self.do(jobs.submit, submission, group=group, rules=rules, now_s=self.now_s)
+        return self.do(jobs.submit, submission, group=group, submitter=submitter, rules=rules, now_s=self.now_s)
 
     def job(self, **spec: Any) -> int:
         return self.submit(**spec).jobs[0]
@@ -229,6 +235,10 @@ class QueueHarness:
 
     def release(self, job: int) -> None:
         self.do(jobs.release, job, now_s=self.now_s)
+
+    def rerun(self, job: int, **change: Any) -> None:
+        rules = jobs.SubmissionRules(2)
+        self.do(reruns.rerun, job, Rerun(**change), rules=rules, by="alice", now_s=self.now_s)
 
     def row(self, job: int) -> JobRow:
         return self.look(queries.job_row, job)

@@ -28,6 +28,7 @@ A_SUBMISSION = _shown(
 AN_INPUT_LIST = _shown({"contents": [_DIGEST]})
 AN_INPUT = _shown({"content": _DIGEST, "size_bytes": 2048})
 A_CHANGE = _shown({"priority": 10})
+A_RERUN = _shown({"memory_mib": 2048})
 A_DRAIN = _shown({"nodes": ["node[1-2]", "node7"], "dry_run": True})
 A_RESUME = _shown({"nodes": ["node[1-2]"]})
 A_MIGRATION = _shown({"to": "n17"})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, case, func, select, text, union_all
+from sqlalchemy import Connection, RowMapping, and_, case, func, select, text, union_all
 from sqlalchemy.sql import ColumnElement
 
 from gleaner.agent.messages import ReturnReason
@@ -129,6 +129,8 @@ def job_detail(db: Connection, job: int) -> JobDetail:
     more = db.execute(columns).mappings().one()
     spec = more["document"].resolved(job=job, campaign=row.campaign, index=row.index, parameters=row.parameters)
     events, slices = tuple(_events(db, job)), tuple(_attempts(db, job))
+    reruns = [place for place, event in enumerate(events) if event.what == event_name(Transition.RERUN)]
+    of_this_run = events[max(reruns, default=0) :]
     ended = next((each for each in reversed(slices) if each.ending is not None), None)
     return JobDetail.model_validate(
         {
@@ -136,10 +138,10 @@ def job_detail(db: Connection, job: int) -> JobDetail:
             "inputs": more["inputs"] or (),
             "spec": spec,
             "delivery": deliveries.find(db, job) if spec.outputs is not None else None,
-            "unmatched": [event.detail for event in events if event.what == NOTHING_TO_KEEP],
+            "unmatched": [event.detail for event in of_this_run if event.what == NOTHING_TO_KEEP],
             "job": row,
             "counted_s": attempts.counted_s(db, [job]).get(job, 0.0),
-            "failed_because": next((event.detail for event in reversed(events) if event.what == "fail"), None),
+            "failed_because": next((event.detail for event in reversed(of_this_run) if event.what == "fail"), None),
             "last_failure": _last_failure(row, ended),
             "waits_because": None,
             "unsaved_because": _unsaved_because(ended),
@@ -201,23 +203,29 @@ def latest_event(db: Connection) -> int:
 
 
 def waiting_before(db: Connection, job: int, *, at_most: int) -> int:
-    """Return how many waiting jobs of its group come before a waiting job. The count stops at `at_most`.
+    """Return about how many waiting jobs of its group come before a waiting job. The count stops at `at_most`.
 
-    The order is that of a claim: saved jobs first, then by priority, then the oldest. Each part of the count is a range
-    of the index of the waiting jobs, so no more rows are read than are counted.
+    The order is that of a claim (see `claims`), as if the job were the next of its submitter. Each part of the count is
+    a range of the index of the waiting jobs, so no more rows are read than are counted.
     """
-    mine = db.execute(select(JOB.c.group, JOB.c.state, JOB.c.priority).where(JOB.c.id == job)).one()
-    lanes = select(LANE.c.id).where(LANE.c.group == mine.group, ~LANE.c.is_closed)
+    mine = db.execute(select(JOB.c.group, JOB.c.submitter, JOB.c.state, JOB.c.priority).where(JOB.c.id == job)).one()
+    same = LANE.c.submitter == mine.submitter
     alike = (JOB.c.state == mine.state, JOB.c.priority == mine.priority)
     parts: list[tuple[ColumnElement[bool], ...]] = [
         (JOB.c.state == mine.state, JOB.c.priority > mine.priority),
         (*alike, JOB.c.id < job),
     ]
     if mine.state is State.NEW:
-        parts.append((JOB.c.state == State.SAVED,))
+        parts += [
+            (~same, JOB.c.state == State.SAVED),
+            (same, JOB.c.state == State.SAVED, JOB.c.priority >= mine.priority),
+        ]
+    else:
+        parts.append((same, JOB.c.state == State.NEW, JOB.c.priority > mine.priority))
     found = 0
     for part in parts:
-        some = select(JOB.c.id).where(JOB.c.lane.in_(lanes), text(WAITS), *part).limit(at_most - found)
+        some = select(JOB.c.id).join(LANE, and_(LANE.c.id == JOB.c.lane, LANE.c.group == mine.group, ~LANE.c.is_closed))
+        some = some.where(text(WAITS), *part).limit(at_most - found)
         found += int(db.execute(select(func.count()).select_from(some.subquery())).scalar_one())
     return found
 
@@ -236,13 +244,14 @@ def archives_to_keep(db: Connection, jobs: Collection[int]) -> dict[int, Kept]:
     )
     for job, attempt, number in db.execute(found):
         named.setdefault(job, set()).add((attempt, number))
-    rows = db.execute(select(JOB.c.id, JOB.c.state, JOB.c.attempt, JOB.c.output_digest).where(JOB.c.id.in_(jobs)))
+    columns = (JOB.c.id, JOB.c.state, JOB.c.attempt, JOB.c.sound_attempt, JOB.c.output_digest)
+    rows = db.execute(select(*columns).where(JOB.c.id.in_(jobs)))
     return {
         row.id: Kept(
             is_complete=row.state is State.COMPLETE,
             latest_attempt=row.attempt,
             checkpoints=frozenset() if row.state is State.COMPLETE else frozenset(named.get(row.id, ())),
-            output_attempt=None if row.output_digest is None else row.attempt,
+            output_attempt=None if row.output_digest is None else row.sound_attempt,
         )
         for row in rows
     }
@@ -250,10 +259,10 @@ def archives_to_keep(db: Connection, jobs: Collection[int]) -> dict[int, Kept]:
 
 def output(db: Connection, job: int) -> FoundOutput | None:
     """Return the output of a Complete job, or None if it left no output. Raises `NotFound`."""
-    row = db.execute(select(JOB.c.attempt, JOB.c.output_digest).where(JOB.c.id == job)).one_or_none()
+    row = db.execute(select(JOB.c.sound_attempt, JOB.c.output_digest).where(JOB.c.id == job)).one_or_none()
     if row is None:
         raise NotFound(f"there is no job {job}")
-    return None if row.output_digest is None else FoundOutput(row.attempt, row.output_digest)
+    return None if row.output_digest is None else FoundOutput(row.sound_attempt, row.output_digest)
 
 
 def campaign_group(db: Connection, campaign: int) -> str:

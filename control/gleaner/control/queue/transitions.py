@@ -64,7 +64,7 @@ _EVENT_COLUMNS = ["job", "attempt", "at_s", "what", "detail"]
 def _lane_of_new() -> ScalarSelect[int]:
     mine, new = LANE.alias("mine"), LANE.alias("new")
     same = and_(*(new.c[name] == mine.c[name] for name in LaneWish.model_fields))
-    anywhere = and_(new.c.not_on == (), new.c.only_on == literal_column("''"), ~new.c.is_closed)
+    anywhere = and_(new.c.not_on == (), new.c.only_on == literal_column("''"), ~new.c.is_closed, ~new.c.is_saved)
     kind = case((SPEC.c.saves_itself, ANY_KIND), else_=SAVING)
     return (
         select(new.c.id)
@@ -121,7 +121,7 @@ def make_transition(
     return bool(row.counts)
 
 
-def complete_all(
+def make_for_all(
     db: Connection,
     which: ColumnElement[bool],
     transition: Transition,
@@ -130,11 +130,13 @@ def complete_all(
     detail: str = "",
     **facts: object,
 ) -> None:
-    """Complete all these jobs by one transition.
+    """Make one transition of all these jobs.
 
     The caller has locked their rows, so that they cannot change meanwhile.
     """
-    values = {f"to_{name}": value for name, value in facts.items()} | {"now_": now_s}
+    values = {f"to_{name}": value for name, value in facts.items()}
+    if transition.target is State.COMPLETE:
+        values["now_"] = now_s
     record_all(db, which, event_name(transition), now_s=now_s, detail=detail)
     db.execute(update(JOB).where(which, _from(transition)).values(_facts(transition, tuple(facts))), values)
 
@@ -214,7 +216,11 @@ def _facts(transition: Transition, facts: tuple[str, ...]) -> dict[str, Any]:
     if transition.target is not State.RUNNING:
         values["agent"] = null()
     if transition.target is State.NEW:
-        values |= {"from_attempt": null(), "from_number": null(), "lane": LANE_OF_NEW}
+        values |= {"from_attempt": null(), "from_number": null()}
+        values.setdefault("lane", LANE_OF_NEW)
+    if transition is Transition.RERUN:
+        values |= dict.fromkeys(("outcome", "exit_code", "ended_s", "output_digest", "output_bytes"), null())
+        values |= {"failures": 0, "sound_attempt": JOB.c.attempt, "earlier_attempts": JOB.c.attempt}
     if transition.target is State.COMPLETE:
         values |= {"ended_s": bindparam("now_"), "held": false(), "hold_reason": null()}
     return values
