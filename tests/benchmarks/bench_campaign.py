@@ -29,26 +29,29 @@ figures = StoredFigures(OUTPUT, cores=os.cpu_count(), rows=[])
 
 
 def main() -> None:
-    with (
-        TemporaryDirectory(prefix="gleaner-bench-") as folder,
-        running(durable=True, place=Path(folder), settings=DURABLE) as server,
-    ):
-        place, url = Path(folder), server.create("queue")
-        place.chmod(0o711)
-        migrate(connect(url))
-        with serving(place, url) as service:
-            control = users_glean(admins_glean(service, place), place)
-            _complete(control, 5000, lambda: {"result.json": os.urandom(1000)})
-            fetch = (GLEAN, "results", "--campaign")
-            _measure(control, "5,000 small results fetched", 60, *fetch, "1")
-            _measure(control, "the same again, with all of them there", 10, *fetch, "1")
-            _complete(control, 10, lambda: {f"{number}.root": os.urandom(10**7) for number in range(10)})
-            archives = [str(path.parent.parent) for path in place.rglob("blocks.pack") if path.stat().st_size > 10**7]
-            copy_s = _measure(control, "1 GB copied by cp", 60, "cp", "-r", *archives, ".")
-            _measure(control, "1 GB in 100 files fetched, at 0.8 of the rate of cp", copy_s / 0.8, *fetch, "2")
-            (control.folder / "grid.yaml").write_text(GRID)
-            _measure(control, "100,000 jobs submitted", 5, GLEAN, "submit", "grid.yaml")
+    with TemporaryDirectory(prefix="gleaner-bench-") as folder:
+        place = Path(folder)
+        place.chmod(0o711)  # for PostgreSQL's account
+        with running(durable=True, place=place, settings=DURABLE) as server:
+            url = server.create("queue")
+            migrate(connect(url))
+            with serving(place, url) as service:
+                _run(users_glean(admins_glean(service, place), place))
     print(f"The same figures: {OUTPUT}")
+
+
+def _run(control: CliHarness) -> None:
+    fetch = (GLEAN, "results", "--campaign")
+    _complete(control, 5000, lambda: {"result.json": os.urandom(1000)})
+    _measure(control, "5,000 small results fetched", 60, *fetch, "1")
+    _measure(control, "the same again, with all of them there", 10, *fetch, "1")
+    _complete(control, 10, lambda: {f"{number}.root": os.urandom(10**7) for number in range(10)})
+    packs = control.state.settings.storage.folder.rglob("blocks.pack")
+    archives = [str(path.parents[1]) for path in packs if path.stat().st_size > 10**7]
+    copy_s = _measure(control, "1 GB copied by cp", 60, "cp", "-r", *archives, ".")
+    _measure(control, "1 GB in 100 files fetched, at 0.8 of the rate of cp", copy_s / 0.8, *fetch, "2")
+    (control.folder / "grid.yaml").write_text(GRID)
+    _measure(control, "100,000 jobs submitted", 5, GLEAN, "submit", "grid.yaml")
 
 
 def _complete(control: CliHarness, jobs: int, files: Callable[[], Mapping[str, bytes]]) -> None:
