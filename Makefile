@@ -6,7 +6,7 @@ SHELL := /bin/bash
 # Tests start hundreds of processes: what they import is compiled once, also where the environment says not to.
 PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX="$(CURDIR)/$(VENV)/pycache" $(BIN)/pytest
 
-.PHONY: help venv lock check unit static measure test test-all test-install demo demo-entitlements demo-eternal demo-own-image demo-campaign demo-down prepare packages diagrams bench-queue bench-simulate bench-checkpoint bench-boundary bench-image bench-page bench-doors
+.PHONY: help venv lock check unit static measure test test-all test-install demo demo-entitlements demo-eternal demo-own-image demo-campaign demo-down prepare packages diagrams bench-campaign bench-queue bench-simulate bench-checkpoint bench-boundary bench-image bench-page bench-doors
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
@@ -97,6 +97,9 @@ diagrams: venv  ## the pages and pictures of docs/ that are drawn from the code
 
 bench-doors: venv  ## an agent's heartbeats beside attacks on both doors
 	@$(BIN)/python tests/benchmarks/bench_doors.py
+
+bench-campaign: venv  ## 100,000 jobs submitted, 1 GB and 5,000 small results fetched; five minutes
+	@$(BIN)/python tests/benchmarks/bench_campaign.py $(ARGS)
 
 bench-queue: venv  ## claims and completions a second, at up to a million waiting jobs
 	@$(BIN)/python tests/benchmarks/bench_queue.py

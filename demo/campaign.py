@@ -123,7 +123,7 @@ def agents_that_lost_their_nodes(jobs: Sequence[dict[str, Any]]) -> set[str]:
 def left_by(job: dict[str, Any], index: int, fetched: Path) -> proof.Run:
     """Return what a job left: its result files, and its whole log."""
     folder = fetched / f"{job['job']['name']}-{index}"
-    files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())} if folder.is_dir() else {}
+    files = {path.name: path.read_bytes() for path in sorted(folder.glob("[!.]*"))}
     return proof.Run(files=files, log=cluster.log_of(job["job"]["id"]))
 
 

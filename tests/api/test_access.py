@@ -94,6 +94,7 @@ def test_a_user_sees_and_changes_only_the_own_groups_jobs(harness: ApiHarness) -
         stranger.get(f"/v1/jobs/{job}"),
         stranger.get(f"/v1/jobs/{job}/log"),
         stranger.get(f"/v1/jobs/{job}/output"),
+        stranger.get(f"/v1/jobs/{job}/result"),
         stranger.post(f"/v1/jobs/{job}/hold"),
         stranger.post(f"/v1/jobs/{job}/release"),
         stranger.post(f"/v1/jobs/{job}/cancel"),
@@ -113,7 +114,8 @@ def test_a_campaign_belongs_to_its_group(harness: ApiHarness) -> None:
     stranger = harness.caller("user", "carol", "cms")
     for verb in ["hold", "release", "cancel", "rerun"]:
         assert "another group" in detail(stranger.post(f"/v1/campaigns/1/{verb}"), 403)
-    assert "another group" in detail(stranger.get("/v1/campaigns/1"), 403)
+    for path in ["/v1/campaigns/1", "/v1/campaigns/1/results"]:
+        assert "another group" in detail(stranger.get(path), 403)
     assert harness.user.get("/v1/campaigns/1").json()["new"] == 2
 
 

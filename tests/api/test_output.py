@@ -36,6 +36,17 @@ def test_no_output_yet_is_not_found_and_says_where_the_job_stands(harness: ApiHa
     assert detail(harness.user.get(f"/v1/jobs/{job}/output"), 404) == f"job {job} has no output: it is cancelled"
 
 
+def test_a_result_is_named_with_its_digest_and_its_place(harness: ApiHarness) -> None:
+    done = _completed(harness)
+    harness.user.submit(indices=[4, 5])
+    row = harness.user.get(f"/v1/jobs/{done}/result").json()
+    assert harness.storage.open(output_key(done, row["attempt"]), row["digest"]).parts.keys() == {"folder.tar"}
+    assert row["storage"] == str(harness.state.settings.storage.folder)
+    first, second = harness.user.get("/v1/campaigns/1/results").json()
+    assert [first["index"], first["digest"]] == [4, None]
+    assert harness.user.get("/v1/campaigns/1/results", after=first["job"]).json() == [second]
+
+
 def test_an_output_that_is_gone_is_one_line(harness: ApiHarness) -> None:
     job = _completed(harness)
     harness.storage.delete(output_key(job, 1))

@@ -1,13 +1,14 @@
 """A user's `glean`, and the real control program behind it: a real port, a real database."""
 
 import hashlib
+import math
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from io import StringIO
 from itertools import count
@@ -38,7 +39,8 @@ from gleaner.control.cli import app
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.loops import JOIN_S
 from gleaner.control.queue import agents, attempt_reports, claims, logs
-from gleaner.control.queue.database import transaction
+from gleaner.control.queue.database import connect, transaction
+from gleaner.control.settings import QueueSettings, Settings, StorageSettings
 from gleaner.control.web.app import with_pages
 
 GLEAN = str(Path(sys.executable).with_name("glean"))
@@ -188,3 +190,44 @@ class Service:
         if self.server and self.thread:
             self.server.should_exit = True
             self.thread.join(timeout=20)
+
+
+@contextmanager
+def serving(place: Path, url: str) -> Iterator[Service]:
+    """Yield a control program on a port of this machine, with this database."""
+    queue, storage = QueueSettings(url=url, secret_key_file=place / "secrets.key"), FolderStorage(place / "storage")
+    storage.prepare()
+    engine = connect(url)
+    settings = Settings(queue=queue, storage=StorageSettings(folder=place / "storage"))
+    running = Service(ControlState(settings, engine, storage, leads_until_s=math.inf))
+    running.start()
+    yield running
+    running.stop()
+    engine.dispose()
+
+
+def admins_glean(service: Service, place: Path) -> CliHarness:
+    """Return the admin's `glean`; the token is made as the first one of a site is."""
+    folder = place / "desk"
+    folder.mkdir()
+    (place / "gleaner.toml").touch()
+    environment = {
+        "GLEANER_SETTINGS": str(place / "gleaner.toml"),
+        "GLEANER_QUEUE__URL": service.state.settings.queue.url,
+        "GLEANER_QUEUE__SECRET_KEY_FILE": str(place / "secrets.key"),
+        "GLEANER_CLIENT__URL": f"http://127.0.0.1:{service.port}",
+        "GLEANER_CLIENT__TOKEN_FILE": str(place / "admin-token"),
+        "GLEANER_CLIENT__TIMEOUT_S": "300",  # on a busy machine no test fails for want of patience
+    }
+    node = Node(service.state.engine, FolderStorage(place / "storage"), place / "work")
+    made = CliHarness(folder, environment, node, service.state)
+    made.good("token", "create", "--local", "--role", "admin", "--name", "root", "--to", str(place / "admin-token"))
+    return made
+
+
+def users_glean(admin: CliHarness, place: Path) -> CliHarness:
+    """Return the `glean` of a user of group `atlas`, with a token that the admin has made."""
+    user = ["--role", "user", "--name", "alice", "--group", "atlas"]
+    admin.good("token", "create", *user, "--to", str(place / "token"))
+    environment = admin.environment | {"GLEANER_CLIENT__TOKEN_FILE": str(place / "token")}
+    return CliHarness(admin.folder, environment, admin.node, admin.state)

@@ -1,6 +1,8 @@
 """The verbs against a real control program."""
 
+import asyncio
 import json
+import os
 import resource
 import time
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 from tests.cli.cli_harness import CliHarness
 from tests.slurm.records import node, seen
 
+from gleaner.client import AsyncClient, Client
 from gleaner.control.queue import retention
 from gleaner.control.queue.database import transaction
 from gleaner.control.slurm.snapshot import Snapshot
@@ -266,31 +269,40 @@ def test_a_log_whose_beginning_is_gone_says_how_many_lines_that_were(
     assert err == "glean: 1300 earlier lines are no longer kept\n"
 
 
-def test_results_of_a_campaign_go_into_a_folder_a_run(harness: CliHarness) -> None:
+def test_results_of_a_campaign_go_into_a_folder_a_run_once(harness: CliHarness) -> None:
     number = campaign(harness)
     first, second = harness.node.claim(most=2)
-    harness.node.complete(first, files={"hist.txt": b"one", "sub/more.txt": b"1"})
+    harness.node.complete(first, files={"hist.txt": b"one", "sub/more.txt": b"1", "big.root": b""})
     harness.node.complete(second, files={"hist.txt": b"two"})
-    code, out, err = harness.run("results", "--campaign", str(number), "--to", "out", "--json")
-    assert code == 1
-    assert "has no output yet: it is New" in err
-    assert [row["files"] for row in json.loads(out)] == [2, 1]
     top = harness.folder / "out" / f"campaign-{number}"
-    found = {str(p.relative_to(top)): p.read_bytes() for p in top.rglob("*") if p.is_file()}
+    (top / "zmumu-1" / "mine").mkdir(parents=True)
+    wanted = ("results", "--campaign", str(number), "--to", "out", "--only", "**/*.txt")
+    code, out, err = harness.run(*wanted, "--json")
+    assert (code, [row["files"] for row in json.loads(out)]) == (1, [2])
+    assert f"job {second.job}: out/campaign-{number}/zmumu-1 has other files" in err
+    assert "(zmumu-2) has no output: it is New" in err
+    harness.node.complete(*harness.node.claim(), files={})
+    (top / "zmumu-1" / "mine").rmdir()
+    assert harness.good(*wanted).endswith("\n\n1 result already there, not fetched again\n")
+    found = {str(p.relative_to(top)): p.read_bytes() for p in top.rglob("[!.]*") if p.is_file()}
     assert found == {"zmumu-0/hist.txt": b"one", "zmumu-0/sub/more.txt": b"1", "zmumu-1/hist.txt": b"two"}
+    assert harness.good(*wanted) == "3 results already there, not fetched again\n"
 
 
-def test_results_are_not_overwritten_unless_forced(harness: CliHarness) -> None:
-    job = submit(harness)
+def test_results_are_sent_to_those_who_cannot_read_the_storage(harness: CliHarness) -> None:
+    job, places = submit(harness), [harness.folder / f"job-{number}" for number in (1, 2)]
     harness.node.complete(harness.node.claim()[0], files={"hist.txt": b"new"})
-    target = harness.folder / f"job-{job}" / "hist.txt"
-    target.parent.mkdir()
-    target.write_bytes(b"old")
-    code, _, err = harness.run("results", str(job))
-    assert (code, target.read_bytes()) == (1, b"old")
-    assert err == f"glean: job {job}: left out hist.txt: already there; --force overwrites\n"
-    assert "hist" not in harness.good("results", str(job), "--force")
-    assert target.read_bytes() == b"new"
+    url, token = (harness.environment[f"GLEANER_CLIENT__{name}"] for name in ("URL", "TOKEN_FILE"))
+
+    async def fetch() -> None:
+        async with AsyncClient(url=url, token_file=token) as control:
+            await control.fetch(job, to=places[0])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os.path, "realpath", lambda _: "/elsewhere")
+        asyncio.run(fetch())
+        Client(url=url, token_file=token).fetch(job, to=places[1])
+    assert [(place / "hist.txt").read_bytes() for place in places] == [b"new"] * 2
 
 
 def test_an_admin_makes_tokens_and_a_user_does_not(harness: CliHarness, admin: CliHarness) -> None:

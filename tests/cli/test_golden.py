@@ -99,6 +99,7 @@ CASES = {
             "POST /v1/jobs/1234/hold": JOB | ALONE, "POST /v1/jobs/7/release": JOB, "POST /v1/jobs/7/migrate": JOB,
             "PATCH /v1/jobs/7": JOB | {"priority": 5}, "GET /v1/jobs/7": FULL, "GET /v1/jobs/1234": BARE,
             "PATCH /v1/campaigns/1": STATUS | {"campaign": 1}, "POST /v1/jobs": {"campaign": 4, "jobs": [5, 6, 7]},
+            "GET /v1/jobs/7/result": JOB | END | {"job": 7, "digest": "sha256:1", "storage": "/nowhere"},
         },
         {"runs.yaml": CAMPAIGN},
     ),

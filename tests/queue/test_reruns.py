@@ -107,7 +107,8 @@ def test_retention_that_saw_the_job_complete_removes_nothing_of_the_new_run(harn
 def test_after_a_restored_backup_no_attempt_number_of_the_storage_is_given_again(harness: QueueHarness) -> None:
     job = failed(harness)
     recover(harness, result(job, 2), saved(job, 5))
-    assert harness.look(queries.output, job) == queries.FoundOutput(2, digest(99))
+    (row,) = harness.look(queries.results, Path("/storage"), job=job)
+    assert (row.attempt, row.digest) == (2, digest(99))
     harness.rerun(job)
     assert harness.claim_one(harness.agent("third")).attempt == 6
 

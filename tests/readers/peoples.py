@@ -65,7 +65,7 @@ PEOPLES = (
     Reader("the settings", settings_file, (InputError,), (SETTINGS,), (MANY_DIGITS, b"\r")),
     Reader(
         "a job's output",
-        lambda content, folder: fetch([content], folder / "out", overwrite=True),
+        lambda content, folder: fetch([content], folder / str(len(list(folder.iterdir())))),
         (ClientError,),
         (tar({"a": b"1", "b": b"2"}),),
     ),

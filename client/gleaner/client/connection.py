@@ -91,7 +91,7 @@ class Connection:
         return self.ask(method, path, shape, is_repeatable=bool(key), content=content, headers=headers, **call)
 
     def download(self, path: str, **call: Any) -> Steps[None]:
-        """Write the body of the answer to the file `into`. After its first part, the request is not repeated."""
+        """Give the body of the answer to `receive`. After its first part, the request is not repeated."""
         yield from self._answered("GET", path, is_repeatable=False, within_s=0, **call)
 
     def _answered(
@@ -122,7 +122,7 @@ class Connection:
                     failure, can_have_arrived = error, True
                 if not failure.is_away:
                     raise failure
-                self.urls.append(self.urls.pop(0))
+                self.urls = [*self.urls[1:], self.urls[0]]  # never empty, since several threads may ask
                 if others_to_try and (is_repeatable or not can_have_arrived):
                     others_to_try -= 1
                     continue

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Itera
 from contextlib import closing
 from dataclasses import dataclass
 from functools import update_wrapper
-from typing import IO, Any, Concatenate, Generic, ParamSpec, Self, TypeAlias, TypeVar, cast, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeAlias, TypeVar, cast, overload
 
 import httpx
 
@@ -31,8 +31,8 @@ class ApiCall:
     params: dict[str, Any] | None = None
     content: str | bytes | None = None
     headers: dict[str, str] | None = None
-    into: IO[bytes] | None = None
-    """The file to which the body of a successful answer is written, part by part."""
+    receive: Callable[[Iterator[bytes]], None] | None = None
+    """The function that gets the body of a successful answer, part by part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +95,10 @@ class SyncDriver:
             return None
         response = self._http.send(_request(self._http, step), stream=True)
         try:
-            if response.is_error or step.into is None:
+            if response.is_error or step.receive is None:
                 response.read()
             else:
-                for part in response.iter_bytes(READ_BYTES):
-                    step.into.write(part)
+                step.receive(response.iter_bytes(READ_BYTES))
         finally:
             response.close()
         return response
@@ -139,11 +138,11 @@ class AsyncDriver:
             return None
         response = await self._http.send(_request(self._http, step), stream=True)
         try:
-            if response.is_error or step.into is None:
+            if response.is_error or step.receive is None:
                 await response.aread()
             else:
-                async for part in response.aiter_bytes(READ_BYTES):
-                    await asyncio.to_thread(step.into.write, part)
+                parts = _from_thread(response.aiter_bytes(READ_BYTES), asyncio.get_running_loop())
+                await asyncio.to_thread(step.receive, parts)
         finally:
             await response.aclose()
         return response
@@ -210,6 +209,16 @@ def _with_result(steps: Steps[T]) -> Items[Any]:
     """Yield the steps, and the result as the last item."""
     result = yield from steps
     yield Item(result)
+
+
+def _from_thread(parts: AsyncIterator[bytes], loop: asyncio.AbstractEventLoop) -> Iterator[bytes]:
+    """Yield, in another thread, what is read in the thread of the loop."""
+
+    async def read() -> bytes:
+        return await anext(parts, b"")
+
+    while part := asyncio.run_coroutine_threadsafe(read(), loop).result():
+        yield part
 
 
 def _request(http: httpx.Client | httpx.AsyncClient, call: ApiCall) -> httpx.Request:

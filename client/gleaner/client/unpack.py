@@ -1,116 +1,212 @@
-"""The unpacking of a job's output, which is not trusted.
+"""The unpacking of a job's result, which is not trusted.
 
-A user's workload wrote the archive. It is unpacked into a folder that only the caller can enter, and from there each
-file gets its name by one rename. Only regular files and their folders are created. Links are neither created nor
-followed, including links that existed before. The members that are left out are reported by name.
+A user's workload wrote the archive. While it arrives, it is unpacked into a folder that only the caller can enter. Only
+regular files and their folders are created. Links are neither created nor followed, including links that existed
+before. The members that are left out are reported by name.
+
+One rename gives the whole folder its name, with a record in it of what was fetched. So a fetch that was killed leaves
+no partial folder, and the next one continues with the results that are not there.
 """
 
+import fcntl
+import fnmatch
 import math
 import os
 import stat
-import tempfile
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import IO
 
+from pydantic import BaseModel, ValidationError
+
+from gleaner.agent.checkpoints.interface import FOLDER_PART, StorageError, output_key
 from gleaner.agent.system import openat
+from gleaner.agent.system.keep_patterns import Keep
 from gleaner.agent.system.tar_policy import MALFORMED, Hostile, Links, Policy, SizeLimit
 from gleaner.agent.system.tar_unpack import TarSource, unpack
-from gleaner.agent.transfer.stage import stage_folder, staged_files
+from gleaner.agent.transfer.stage import remove_stage, stage_folder, staged_files
 from gleaner.client.connection import Connection
 from gleaner.client.errors import ClientError
 from gleaner.client.steps import Steps, Work
 from gleaner.control.input_errors import one_line
+from gleaner.control.models.outputs import ResultRow
 
-
-class _Skipped(Exception):
-    """The reason for leaving out one file."""
+RECORD = ".gleaner-result"
+"""The file in a job's folder that identifies the result. A workload's own file of this name is left out."""
+_ANY_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """One job's output on the local disk. `skipped` contains the files that were left out, each with the reason."""
+    """One job's result on the local disk. `skipped` contains the files that were left out, each with the reason."""
 
     job: int
     folder: str
     files: int
     size_bytes: int
-    skipped: tuple[str, ...]
+    skipped: tuple[str, ...] = ()
+    is_new: bool = True
+    """False if it was there already, so that nothing was fetched."""
 
 
-def fetch(connection: Connection, job: int, folder: Path, *, overwrite: bool) -> Steps[Fetched]:
-    """Unpack a job's output into `folder`, which is created if it does not exist.
+class _Record(BaseModel):
+    """What was fetched into a folder. `only` are the patterns of the files, or () for all files."""
 
-    The archive is unpacked to its end before the first file gets its name, so an incomplete archive changes nothing.
-    Raises `ClientError`, even if the disk or the archive is faulty.
+    job: int
+    attempt: int
+    digest: str
+    only: tuple[str, ...] = ()
+    files: int = 0
+    size_bytes: int = 0
+
+    def includes(self, wanted: "_Record") -> bool:
+        """Return True if all wanted files are there."""
+        has_all = not self.only or (bool(wanted.only) and set(wanted.only) <= set(self.only))
+        return has_all and self.digest == wanted.digest
+
+
+def fetch(
+    connection: Connection, result: ResultRow, folder: Path, *, only: Sequence[str], on_bytes: Callable[[int], None]
+) -> Steps[Fetched]:
+    """Unpack a job's result into `folder`, unless it is there. `only` are patterns of the files to fetch.
+
+    The result is read in the storage if the caller can do that, and is otherwise sent by control. An error changes
+    nothing. Raises `ClientError`, even if the disk or the archive is faulty.
     """
+    wanted = _Record(job=result.job, attempt=result.attempt, digest=result.digest or "", only=tuple(only))
+    done: list[Fetched] = []
+
+    def counted(chunk: bytes) -> bytes:
+        on_bytes(len(chunk))
+        return chunk
+
+    def receive(chunks: Iterator[bytes]) -> None:
+        done.append(_receive(map(counted, chunks), folder, wanted))
+
+    def look() -> None:
+        """Look for the result here, and otherwise read it where control has it, with the caller's rights.
+
+        Its digest proves it, and no link is followed. After a failure control sends it, or the reason why it cannot.
+        """
+        done.extend(_there(folder, wanted))
+        with suppress(StorageError, ImportError):  # zstandard may be missing where only `glean` is installed
+            from gleaner.agent.checkpoints.folder_storage import FolderStorage
+
+            if not done and os.path.realpath(result.storage) == result.storage:
+                storage, key = FolderStorage(Path(result.storage)), output_key(result.job, result.attempt)
+                receive(storage.open(key, wanted.digest).read(FOLDER_PART))
+
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as spool:
-            yield from connection.download(f"/v1/jobs/{job}/output", into=spool)
-            spool.seek(0)
-            fetched: Fetched = yield Work(lambda: _extract(spool, folder, job=job, overwrite=overwrite))
-            return fetched
+        yield Work(look)
+        if not done:
+            yield from connection.download(f"/v1/jobs/{result.job}/output", receive=receive)
+        return done[0]
     except OSError as error:
         raise ClientError(f"cannot write to {error.filename or folder}: {error.strerror}") from error
     except (Hostile, *MALFORMED) as error:
-        raise ClientError(f"job {job}: the output is not a whole archive: {one_line(str(error))}") from error
+        raise ClientError(f"job {result.job}: the output is not a whole archive: {one_line(str(error))}") from error
 
 
-def _extract(spool: IO[bytes], folder: Path, *, job: int, overwrite: bool) -> Fetched:
+def _record_of(folder: Path, job: int) -> _Record | None:
+    """Return what was fetched into the folder, or None if it is empty or missing. Raises `ClientError`."""
+    with suppress(OSError, ValidationError), openat.closing_fd(os.open(folder, openat.FOLDER)) as there:
+        if not openat.entries(there):
+            return None
+        record = _Record.model_validate_json(openat.read_all(there, RECORD, most_bytes=openat.CHUNK_BYTES))
+        if record.job == job:
+            return record
+    if not os.path.lexists(folder):
+        return None
+    raise ClientError(f"job {job}: {folder} has other files: move them away, or choose another folder")
+
+
+def _there(folder: Path, wanted: _Record) -> list[Fetched]:
+    """Return a list with the result if it is there, and remove what killed fetches have left beside it."""
+    with suppress(FileNotFoundError):
+        _remove_dead_stages(str(folder.absolute().parent))
+    if (there := _record_of(folder, wanted.job)) is None or not there.includes(wanted):
+        return []
+    return [Fetched(wanted.job, str(folder), there.files, there.size_bytes, is_new=False)]
+
+
+def _receive(chunks: Iterator[bytes], folder: Path, wanted: _Record) -> Fetched:
+    """Unpack the archive beside the folder, and give the new folder its name at the end."""
+    before = _record_of(folder, wanted.job)
+    adds = before is not None and before.digest == wanted.digest
+    only = (*before.only, *wanted.only) if before is not None and adds and wanted.only else wanted.only
+    wanted = wanted.model_copy(update={"only": tuple(dict.fromkeys(only))})
+    place = folder.absolute()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as ending:
+        parent = ending.enter_context(openat.closing_fd(os.open(place.parent, _ANY_FOLDER)))
+        _lock(parent, fcntl.LOCK_EX)  # so that no other fetch takes the new folder for one of a dead fetch
+        stage = ending.enter_context(stage_folder(parent, wanted.job, f"fetch-{os.urandom(8).hex()}"))
+        _lock(stage, fcntl.LOCK_EX)
+        _lock(parent, fcntl.LOCK_UN)
+        os.mkdir("new", dir_fd=stage)
+        with openat.walk(stage, ("new",)) as new:
+            modes = stat.S_IMODE(os.fstat(new).st_mode)  # reading the umask itself would change it
+            skipped = tuple(_unpack(chunks, new, wanted, modes))
+            os.fchmod(new, modes)
+            if adds:
+                _add(new, folder, modes)
+        if before is not None and not adds:
+            folder.rename(f"{folder}.attempt-{before.attempt}")
+        try:
+            if not adds:
+                os.rename("new", place.name, src_dir_fd=stage, dst_dir_fd=parent)
+        except OSError:  # another fetch was faster, or there are other files now
+            if not (there := _there(folder, wanted)):
+                raise
+            return there[0]
+    return Fetched(wanted.job, str(folder), wanted.files, wanted.size_bytes, skipped)
+
+
+def _unpack(chunks: Iterator[bytes], new: int, wanted: _Record, modes: int) -> Iterator[str]:
+    """Unpack the wanted files and write the record. Yield what is left out."""
     links: Links = []
-    files, size_bytes, skipped = 0, 0, list[str]()
-    with (
-        openat.closing_fd(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as root,
-        stage_folder(root, job, os.urandom(8).hex()) as stage,
-    ):
-        modes = _modes(stage)
-        source = TarSource(iter(lambda: spool.read(openat.CHUNK_BYTES), b""))
-        unpack(source, stage, Policy(SizeLimit(math.inf, math.inf), has_holes=True, links=links))
-        source.finish()
-        for inside, names in staged_files(stage, modes):
-            try:
-                with _folder(root, names[:-1]) as target:
-                    _check_free(names[-1], target, overwrite=overwrite)
-                    size_bytes += os.stat(names[-1], dir_fd=inside).st_size
-                    os.rename(names[-1], names[-1], src_dir_fd=inside, dst_dir_fd=target)
-                files += 1
-            except _Skipped as why:
-                skipped.append(f"{one_line('/'.join(names))}: {why}")
-    skipped += [f"{one_line(name)}: a link" for name, *_ in links]
-    return Fetched(job=job, folder=str(folder), files=files, size_bytes=size_bytes, skipped=tuple(skipped))
+    source, keeps = TarSource(chunks), Keep(wanted.only) if wanted.only else None
+    unpack(source, new, Policy(SizeLimit(math.inf, math.inf), has_holes=True, links=links, keeps=keeps))
+    source.finish()
+    for inside, names in staged_files(new, modes):
+        if names[0] != RECORD:
+            wanted.files += 1
+            wanted.size_bytes += os.stat(names[-1], dir_fd=inside).st_size
+    openat.remove_tree(new, RECORD)
+    for _, folders, _, inside in os.fwalk(".", topdown=False, dir_fd=new):
+        for name in folders:
+            with suppress(OSError):  # it is not empty
+                os.rmdir(name, dir_fd=inside)
+    with openat.closing_fd(os.open(RECORD, openat.NEW_FILE, modes & 0o666, dir_fd=new)) as file:
+        openat.write_all(file, wanted.model_dump_json().encode())
+    yield from (f"{one_line(name)}: a link" for name, *_ in links)
 
 
-def _modes(stage: int) -> int:
-    """Return the mode bits that new files of this program have. Reading the umask itself would change it."""
-    os.mkdir("modes", dir_fd=stage)
-    modes = os.stat("modes", dir_fd=stage).st_mode
-    os.rmdir("modes", dir_fd=stage)
-    return stat.S_IMODE(modes) & 0o777
+def _add(new: int, folder: Path, modes: int) -> None:
+    """Add the files that are not there to a folder with files of the same result, and at the end the record."""
+    with openat.closing_fd(os.open(folder, openat.FOLDER)) as target:
+        for inside, names in staged_files(new, modes):
+            with openat.closing_fd(openat.descend(target, names[:-1], 0o777)) as place:
+                try:
+                    os.stat(names[-1], dir_fd=place, follow_symlinks=False)
+                except FileNotFoundError:
+                    os.rename(names[-1], names[-1], src_dir_fd=inside, dst_dir_fd=place)
+        os.rename(RECORD, RECORD, src_dir_fd=new, dst_dir_fd=target)
 
 
-@contextmanager
-def _folder(root: int, names: tuple[str, ...]) -> Generator[int]:
-    """Yield a folder below `root`. Missing folders are created, and links are not followed."""
-    try:
-        folder = openat.descend(root, names, 0o777)
-    except OSError as error:
-        if error.errno not in openat.NO_FOLDER:
-            raise
-        raise _Skipped(f"{one_line('/'.join(names))} is there and is not a folder ({error.strerror})") from error
-    with openat.closing_fd(folder):
-        yield folder
+@lru_cache(maxsize=256)
+def _remove_dead_stages(parent: str) -> None:
+    """Remove the folders of killed fetches, once in this process. A live fetch holds a lock on its folder."""
+    with openat.closing_fd(os.open(parent, _ANY_FOLDER)) as folder:
+        _lock(folder, fcntl.LOCK_EX)
+        for name in fnmatch.filter(openat.entries(folder), ".gleaner-*-fetch-*"):
+            with suppress(OSError), openat.walk(folder, (name,)) as stage:
+                fcntl.flock(stage, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remove_stage(folder, name)
 
 
-def _check_free(name: str, folder: int, *, overwrite: bool) -> None:
-    """Raise `_Skipped` if a file with this name must not be put into the folder."""
-    try:
-        there = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
-    except FileNotFoundError:
-        return
-    if not overwrite:
-        raise _Skipped("already there; --force overwrites")
-    if stat.S_ISDIR(there):
-        raise _Skipped("a folder of that name is there")
+def _lock(folder: int, how: int) -> None:
+    with suppress(OSError):  # a file system without locks
+        fcntl.flock(folder, how)

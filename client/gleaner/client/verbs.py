@@ -35,6 +35,7 @@ from gleaner.control.models.jobs import (
     Submitted,
 )
 from gleaner.control.models.nodes import ClusterStatus
+from gleaner.control.models.outputs import ResultRow
 from gleaner.control.models.owners import OwnersStatus
 from gleaner.control.models.parameters import ParameterSpace
 from gleaner.control.models.report import MonthReport, ReportFilter
@@ -188,10 +189,27 @@ class Verbs:
                     return
                 yield Sleep(FOLLOW_S)
 
+    @ItemVerb
+    def results(self, *, campaign: int) -> Items[ResultRow]:
+        """Yield what identifies the result of each job of a campaign, the oldest first."""
+        after, path = 0, f"/v1/campaigns/{campaign}/results"
+        while page := (yield from self._read(path, tuple[ResultRow, ...], {"after": after})):
+            for row in page:
+                yield Item(row)
+            after = page[-1].job
+
     @Verb
-    def fetch(self, job: int, *, to: str | Path, overwrite: bool = False) -> Steps[Fetched]:
-        """Fetch the files that a job has left, into the folder `to`. Links are neither created nor followed."""
-        return fetch(self._connection, job, Path(to), overwrite=overwrite)
+    def fetch(
+        self, job: int | ResultRow, *, to: str | Path, only: Sequence[str] = (),
+        on_bytes: Callable[[int], None] = lambda _: None,
+    ) -> Steps[Fetched]:  # fmt: skip
+        """Fetch the files that a job has left, unless they are there. The new folder `to` gets its name at the end.
+
+        `only` are patterns of the files to fetch. Links are neither created nor followed. `on_bytes` is called with the
+        size of each part.
+        """
+        row = job if isinstance(job, ResultRow) else (yield from self._read(f"/v1/jobs/{job}/result", ResultRow))
+        return (yield from fetch(self._connection, row, Path(to), only=only, on_bytes=on_bytes))
 
     # Campaigns
 

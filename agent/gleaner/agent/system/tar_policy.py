@@ -82,7 +82,8 @@ class Policy(NamedTuple):
     links: Links | None = None
     """A list that symbolic links are added to; they are not made then."""
     keeps: Callable[[Sequence[str]], bool] | None = None
-    """The choice of the files that are packed, by the names that lead to them. Folders without one are left out."""
+    """The choice of the files, by the names that lead to them. Folders without one are not packed. A hard link to a
+    file that was not chosen goes into `links`."""
     is_live: bool = False
     """Others may change the folder while it is packed: what they remove is left out, what they cut is filled up."""
     modes: int = 0o7777

@@ -149,6 +149,8 @@ class _Unpacking:
                 self._folders[path] = _facts(member)
             return
         name = path[-1]
+        if self._policy.keeps is not None and not member.isdir() and not self._policy.keeps(path):
+            return
         with openat.closing_fd(self._parent(path, member.name)) as parent:
             if self._policy.has_whiteouts and name == _OPAQUE:
                 self._empty(parent, path[:-1])
@@ -214,7 +216,7 @@ class _Unpacking:
                 os.chown(name, member.uid, member.gid, dir_fd=parent, follow_symlinks=False)
             os.utime(name, ns=(mtime_ns, mtime_ns), dir_fd=parent, follow_symlinks=False)
         elif member.islnk():
-            self._link(member.linkname, parent, name)
+            self._link(member.linkname, parent, path)
         elif member.isfifo():
             os.mkfifo(name, 0o600, dir_fd=parent)
             flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -238,7 +240,7 @@ class _Unpacking:
                 missing -= len(chunk)
         os.ftruncate(file, member.size)
 
-    def _link(self, linkname: str, parent: int, name: str) -> None:
+    def _link(self, linkname: str, parent: int, new: Names) -> None:
         """Make one more name for a file, or a symbolic link, that is there already. A link to all else is refused."""
         path = self._steps(linkname)
         if not path:
@@ -250,9 +252,11 @@ class _Unpacking:
                 mode = os.stat(path[-1], dir_fd=other, follow_symlinks=False).st_mode
                 if not (stat.S_ISREG(mode) or (stat.S_ISLNK(mode) and self._policy.has_whiteouts)):
                     raise Hostile(f"a link to {linkname[:80]!r}, which is no plain file")
-                os.link(path[-1], name, src_dir_fd=other, dst_dir_fd=parent, follow_symlinks=False)
+                os.link(path[-1], new[-1], src_dir_fd=other, dst_dir_fd=parent, follow_symlinks=False)
             except FileNotFoundError as error:
-                raise Hostile(f"a link to {linkname[:80]!r}, which is not there") from error
+                if self._policy.keeps is None or self._policy.links is None:
+                    raise Hostile(f"a link to {linkname[:80]!r}, which is not there") from error
+                self._policy.links.append(["/".join(new), linkname, 0, 0])
 
     def _settle(self, file: int, facts: _Facts) -> None:
         if self._policy.has_owners:

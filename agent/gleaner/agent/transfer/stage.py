@@ -29,36 +29,43 @@ def stage_folder(parent: int, job: int, number: object) -> Generator[int]:
         with openat.walk(parent, (name,)) as folder:
             yield folder
     finally:
-        remove_stages(parent, job, number)
+        remove_stage(parent, name)
 
 
-def remove_stages(parent: int, job: int, number: object = "") -> None:
-    """Remove the folders of all tries to move a job's result, or of this one. Somebody else's may stay."""
+def remove_stages(parent: int, job: int) -> None:
+    """Remove the folders of all tries to move a job's result. Somebody else's may stay."""
     for name in openat.entries(parent):
-        if name.startswith(f".gleaner-{job}-{number}"):
-            with suppress(OSError):
-                os.chmod(name, 0o700, dir_fd=parent)
-                with openat.walk(parent, (name,)) as folder:
-                    openat.empty(folder)
-                os.rmdir(name, dir_fd=parent)
+        if name.startswith(f".gleaner-{job}-"):
+            remove_stage(parent, name)
+
+
+def remove_stage(parent: int, name: str) -> None:
+    """Remove the folder of a try, as far as this account may."""
+    with suppress(OSError):
+        os.chmod(name, 0o700, dir_fd=parent)
+        with openat.walk(parent, (name,)) as folder:
+            openat.empty(folder)
+        os.rmdir(name, dir_fd=parent)
 
 
 def staged_files(stage: int, modes: int = 0o755) -> Iterator[tuple[int, Names]]:
-    """Yield the files in a fixed order, each with its open folder. There are no links, and pipes are passed over.
+    """Yield the files in a fixed order, each with its open folder. There are no links, and pipes are removed.
 
     What the job has forbidden its owner is allowed again: the result is to be read and moved. `modes` are the bits that
-    a file's mode may have.
+    a file's mode may have, and the mode of folders.
     """
     os.fchmod(stage, 0o700)
     for above, folders, files, folder in os.fwalk(".", dir_fd=stage):
         folders.sort(key=os.fsencode)
         for name in folders:
-            os.chmod(name, 0o700, dir_fd=folder)
+            os.chmod(name, modes | 0o700, dir_fd=folder)
         for name in sorted(files, key=os.fsencode):
             mode = os.stat(name, dir_fd=folder).st_mode
             if stat.S_ISREG(mode):
                 os.chmod(name, modes & (0o777 if mode & stat.S_IXUSR else 0o666), dir_fd=folder)
                 yield folder, (*PurePosixPath(above).parts, name)
+            else:
+                os.unlink(name, dir_fd=folder)
 
 
 @dataclass(frozen=True, slots=True)

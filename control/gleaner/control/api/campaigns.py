@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from typing import Annotated
 
-from fastapi import APIRouter, HTTPException
+from fastapi import APIRouter, HTTPException, Query
 from sqlalchemy import Connection
 
+from gleaner.agent.job_spec import MAX_ID
 from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, User
 from gleaner.control.api.examples import an_id
@@ -13,11 +14,13 @@ from gleaner.control.api.jobs import rerun_rules
 from gleaner.control.api.problems import documented
 from gleaner.control.models.campaigns import MAX_CAMPAIGN, CampaignStatus
 from gleaner.control.models.jobs import CampaignRerun, JobFilter, Priority, Submitted
+from gleaner.control.models.outputs import ResultRow
 from gleaner.control.queue import jobs, queries, reruns
 
 router = APIRouter(tags=["campaigns"])
 
 CampaignPath = Annotated[int, an_id("The campaign's id", most=MAX_CAMPAIGN)]
+After = Annotated[int, Query(ge=0, le=MAX_ID)]
 
 
 def _own_campaign(caller: Caller, db: Connection, campaign: int) -> None:
@@ -51,6 +54,14 @@ def show(caller: User, campaign: CampaignPath) -> CampaignStatus:
     with caller.reading() as db:
         _own_campaign(caller, db, campaign)
         return queries.status(db, campaign=campaign)
+
+
+@router.get("/v1/campaigns/{campaign}/results", responses=documented(404, 422))
+def results(caller: User, campaign: CampaignPath, after: After = 0) -> tuple[ResultRow, ...]:
+    """Return a page of what identifies the results of the campaign's jobs, by ascending job, above the job `after`."""
+    with caller.reading() as db:
+        _own_campaign(caller, db, campaign)
+        return queries.results(db, caller.state.settings.storage.folder, campaign=campaign, after=after)
 
 
 @router.post("/v1/campaigns/{campaign}/hold", responses=documented(404, 409, 422))

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Header, HTTPException, Query
 from fastapi.responses import StreamingResponse
 from sqlalchemy import Connection
 
-from gleaner.agent.checkpoints.interface import ArchiveBroken, output_key
+from gleaner.agent.checkpoints.interface import FOLDER_PART, ArchiveBroken, output_key
 from gleaner.agent.common.quantities import in_words, memory_in_words
 from gleaner.agent.job_spec import MAX_ID
 from gleaner.agent.messages import ReturnReason
@@ -35,6 +35,7 @@ from gleaner.control.models.jobs import (
     Submission,
     Submitted,
 )
+from gleaner.control.models.outputs import ResultRow
 from gleaner.control.policy.why_waiting import (
     MOST_BEFORE,
     JobNeeds,
@@ -66,7 +67,6 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 KEY = '^"?[A-Za-z0-9._-]{16,128}"?$'
 _ABOUT_KEY = "For a day, the same submission of the same user with the same key gets the same answer"
 SubmissionKey = Annotated[str, Header(alias="Idempotency-Key", pattern=KEY, description=_ABOUT_KEY)]
-OUTPUT_PART = "folder.tar"
 
 
 def user_job(caller: Caller, db: Connection, job: int) -> JobRow:
@@ -309,6 +309,17 @@ def log(
         return (logs.read_all if everything else logs.read)(db, job, first, limit)
 
 
+@router.get("/{job}/result", responses=documented(404, 422))
+def result(caller: User, job: JobPath) -> ResultRow:
+    """Return what identifies the job's result, and the storage folder in which it lies."""
+    with caller.reading() as db:
+        user_job(caller, db, job)
+        (row,) = queries.results(db, caller.state.settings.storage.folder, job=job)
+    if row.digest is None:
+        raise HTTPException(404, f"job {job} has no output: it is {row.outcome or row.state}")
+    return row
+
+
 @router.get(
     "/{job}/output",
     response_class=StreamingResponse,
@@ -323,17 +334,13 @@ def log(
 @READS_STORAGE
 def output(caller: User, job: JobPath) -> StreamingResponse:
     """Return the job's output folder. The archive is complete only if all `Content-Length` bytes have arrived."""
-    with caller.reading() as db:
-        row = user_job(caller, db, job)
-        found = queries.output(db, job)
-    if found is None:
-        raise HTTPException(404, f"job {job} has no output: it is {row.outcome or row.state}")
-    archive = caller.state.storage.open(output_key(job, found.attempt), found.digest)
-    part = archive.parts.get(OUTPUT_PART)
+    found = result(caller, job)
+    archive = caller.state.storage.open(output_key(job, found.attempt), found.digest or "")
+    part = archive.parts.get(FOLDER_PART)
     if part is None:
-        raise ArchiveBroken(f"the output of job {job} has no part {OUTPUT_PART}")
+        raise ArchiveBroken(f"the output of job {job} has no part {FOLDER_PART}")
     return StreamingResponse(
-        read_on(caller, _begun(archive.read(OUTPUT_PART))),
+        read_on(caller, _begun(archive.read(FOLDER_PART))),
         media_type="application/x-tar",
         headers={
             "Content-Length": str(part.size_bytes),

@@ -1,9 +1,24 @@
-"""The targets to which the results of jobs are delivered, and the deliveries."""
+"""The results of jobs, the targets to which they are delivered, and the deliveries."""
 
 from collections.abc import Iterable
 from enum import StrEnum
 
 from gleaner.control.models.base import Reply
+from gleaner.control.states import Outcome, State
+
+
+class ResultRow(Reply):
+    """The identity of a job's result, and its place. `digest` is None if the job has left no result."""
+
+    job: int
+    name: str
+    index: int | None
+    state: State
+    outcome: Outcome | None
+    attempt: int
+    digest: str | None
+    storage: str
+    """The storage folder of control, for callers on a machine that sees it."""
 
 
 class DeliveryPhase(StrEnum):

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, and_, case, func, select, text, union_all
@@ -24,6 +25,7 @@ from gleaner.control.models.jobs import (
     JobList,
     JobRow,
 )
+from gleaner.control.models.outputs import ResultRow
 from gleaner.control.policy.provisioning import WaitingJobs
 from gleaner.control.policy.quotas import Allowance
 from gleaner.control.queue import attempts, compatibility, deliveries
@@ -58,14 +60,6 @@ class Kept:
     checkpoints: Collection[tuple[int, int]]
     """(attempt, number) of the recorded checkpoints and of those set aside as broken. A Complete job has none."""
     output_attempt: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class FoundOutput:
-    """The accepted output of a job."""
-
-    attempt: int
-    digest: str
 
 
 JOB_ROWS = (  # the columns of a job in a list
@@ -257,12 +251,24 @@ def archives_to_keep(db: Connection, jobs: Collection[int]) -> dict[int, Kept]:
     }
 
 
-def output(db: Connection, job: int) -> FoundOutput | None:
-    """Return the output of a Complete job, or None if it left no output. Raises `NotFound`."""
-    row = db.execute(select(JOB.c.sound_attempt, JOB.c.output_digest).where(JOB.c.id == job)).one_or_none()
-    if row is None:
-        raise NotFound(f"there is no job {job}")
-    return None if row.output_digest is None else FoundOutput(row.sound_attempt, row.output_digest)
+def results(db: Connection, storage: Path, *, job: int = 0, campaign: int = 0, after: int = 0) -> tuple[ResultRow, ...]:
+    """Return the result of a job, or a page of those of a campaign, by ascending job."""
+    which = JOB.c.id == job if job else JOB.c.campaign == campaign
+    columns = (
+        JOB.c.id.label("job"),
+        SPEC.c.name,
+        JOB.c.index,
+        JOB.c.state,
+        JOB.c.outcome,
+        JOB.c.sound_attempt.label("attempt"),
+    )
+    page = (
+        select(*columns, JOB.c.output_digest.label("digest"))
+        .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
+        .where(which, JOB.c.id > after)
+    )
+    rows = db.execute(page.order_by(JOB.c.id).limit(1000)).mappings()
+    return tuple(ResultRow(**row, storage=str(storage)) for row in rows)
 
 
 def campaign_group(db: Connection, campaign: int) -> str:
