@@ -254,16 +254,9 @@ def archives_to_keep(db: Connection, jobs: Collection[int]) -> dict[int, Kept]:
 def results(db: Connection, storage: Path, *, job: int = 0, campaign: int = 0, after: int = 0) -> tuple[ResultRow, ...]:
     """Return the result of a job, or a page of those of a campaign, by ascending job."""
     which = JOB.c.id == job if job else JOB.c.campaign == campaign
-    columns = (
-        JOB.c.id.label("job"),
-        SPEC.c.name,
-        JOB.c.index,
-        JOB.c.state,
-        JOB.c.outcome,
-        JOB.c.sound_attempt.label("attempt"),
-    )
+    accepted = (JOB.c.sound_attempt.label("attempt"), JOB.c.output_digest.label("digest"))
     page = (
-        select(*columns, JOB.c.output_digest.label("digest"))
+        select(JOB.c.id.label("job"), SPEC.c.name, JOB.c.index, JOB.c.state, JOB.c.outcome, *accepted)
         .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
         .where(which, JOB.c.id > after)
     )
