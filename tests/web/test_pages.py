@@ -23,8 +23,10 @@ from gleaner.control.models.nodes import ClusterStatus, NodeRow
 from gleaner.control.models.searches import ROWS_A_PAGE
 from gleaner.control.queue import decisions, logs, node_health
 from gleaner.control.queue.database import transaction
+from gleaner.control.settings import SiteSettings
 from gleaner.control.states import State
 from gleaner.control.web import rendering
+from gleaner.control.web.jobs import LogSearch
 
 PAGES = (
     "/web",
@@ -234,6 +236,8 @@ def _rendered(name: str, **facts: object) -> str:
         "query": {},
         "done": "",
         "version": "1",
+        "site": SiteSettings(),
+        "has_entitlements": True,
     }
     return rendering.environment().get_template(name).render(given | facts)
 
@@ -267,8 +271,9 @@ def _job_page(word: str) -> str:
         "reasons": {1: word},
         "last_lines": lines,
     }
-    return _rendered("job.html", **facts) + _rendered(
-        "log.html", job=1, lines=lines, first=0, everything=False, lines_a_page=500
+    return _rendered("job.html", **facts) + "".join(
+        _rendered("log.html", job=1, lines=lines, first=0, wanted=wanted, found=[(1, word)], lines_a_page=500)
+        for wanted in (LogSearch(), LogSearch.model_construct(text=f"t{word}"))
     )
 
 
@@ -295,7 +300,7 @@ def _cluster_pages(word: str) -> str:
     )
 
     class Wanted:
-        text, order, page = word, word, 1
+        text, order, page, use = word, word, 1, word
 
     class Found:
         total = 1
@@ -303,9 +308,9 @@ def _cluster_pages(word: str) -> str:
         def __init__(self, row: object) -> None:
             self.rows = (row,)
 
-    common = {"wanted": Wanted, "rows_a_page": 50}
+    common = {"wanted": Wanted}
     return (
-        _rendered("nodes.html", cluster=cluster, found=Found(node), uses={word: word}, **common)
+        _rendered("nodes.html", cluster=cluster, found=Found(node), uses={word: word}, all_uses=("idle",), **common)
         + _rendered("agents.html", found=Found(agent), **common)
         + _rendered("drains.html", found=Found(drain), may_drain=True, **common)
         + _rendered("problem.html", detail=word)

@@ -349,6 +349,15 @@ class ApiSettings(_Table):
         return self
 
 
+class SiteSettings(_Table):
+    """`[site]`: what the web page shows of the site."""
+
+    name: str = Field(default="", max_length=60)
+    """The name of the site or its cluster, for the head of each page."""
+    documentation: str = Field(default="", pattern="^(https?://[^ ]+/)?$")
+    """The address of a folder with the pages of `docs/`, to which the web page links. It ends with a slash."""
+
+
 class AuditSettings(_Table):
     """`[audit]`: one line of JSON for each write request, including refused ones."""
 
@@ -612,6 +621,7 @@ class Settings(FileSettings):
     migration: MigrationSettings = MigrationSettings()
     cluster: ClusterSettings = ClusterSettings()
     api: ApiSettings = ApiSettings()
+    site: SiteSettings = SiteSettings()
     audit: AuditSettings = AuditSettings()
     log: LogSettings = LogSettings()
     quotas: QuotaSettings = QuotaSettings()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from enum import StrEnum
+from itertools import islice
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, computed_field, model_validator
@@ -81,6 +82,14 @@ class Submission(Shape):
         if self.parameters is not None:
             return enumerate(self.parameters.each(), start=1)
         return ((index, None) for index in self.indices or ())
+
+    def first_jobs(self, at_most: int) -> Iterator[tuple[int | None, dict[str, str] | None, JobSpec]]:
+        """Yield the index, the parameters and the specification of the first jobs, with their placeholders replaced."""
+        runs: Iterator[tuple[int | None, dict[str, str] | None]] = (
+            self.runs() if self.is_campaign else iter([(None, None)])
+        )
+        for index, parameters in islice(runs, at_most):
+            yield index, parameters, self.job.resolved(job=0, campaign=0, index=index, parameters=parameters)
 
 
 def _wrong_use(field: str, why: str) -> PydanticCustomError:

@@ -52,6 +52,7 @@ class CampaignSearch(Search):
     """A search for campaigns."""
 
     group: Name | None = None
+    submitter: Name | None = None
     order: Literal["id", "-id", "name", "-name", "group", "-group"] = "-id"
 
 

@@ -51,16 +51,15 @@ def job_page(db: Connection, wanted: JobSearch) -> JobPage:
     return JobPage(jobs=rows, total=db.execute(counted).scalar_one())
 
 
-def campaign_page(db: Connection, wanted: CampaignSearch) -> CampaignPage:
+def campaign_page(db: Connection, wanted: CampaignSearch, at_most: int = ROWS_A_PAGE) -> CampaignPage:
     """Return the campaigns on one page of a search, each with the number of its jobs in each state."""
-    conditions: list[ColumnElement[bool]] = []
-    if wanted.group is not None:
-        conditions.append(CAMPAIGN.c.group == wanted.group)
+    given = ((CAMPAIGN.c.group, wanted.group), (CAMPAIGN.c.submitter, wanted.submitter))
+    conditions = [column == value for column, value in given if value is not None]
     if wanted.text:
         words = (CAMPAIGN.c.name, CAMPAIGN.c.submitter)
         conditions.append(_with_text(wanted.text, number=CAMPAIGN.c.id, words=words))
     page = _sorted(select(CAMPAIGN).where(*conditions), wanted.order, _CAMPAIGN_COLUMNS, number=CAMPAIGN.c.id)
-    rows = db.execute(page.limit(ROWS_A_PAGE).offset(wanted.skipped)).mappings().all()
+    rows = db.execute(page.limit(at_most).offset(wanted.skipped)).mappings().all()
     counts = _counts(db, [row["id"] for row in rows])
     none = dict.fromkeys(_COUNTED, 0)
     found = tuple(CampaignRow.model_validate({**row, **none, **counts.get(row["id"], {})}) for row in rows)

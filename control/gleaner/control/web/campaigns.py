@@ -8,7 +8,7 @@ from fastapi.responses import Response
 from gleaner.control.api import campaigns
 from gleaner.control.api.access import User
 from gleaner.control.api.campaigns import CampaignPath
-from gleaner.control.models.searches import ROWS_A_PAGE, CampaignSearch, JobSearch
+from gleaner.control.models.searches import CampaignSearch, JobSearch
 from gleaner.control.queue import searches
 from gleaner.control.web.gate import ROOT
 from gleaner.control.web.rendering import page
@@ -23,7 +23,7 @@ def campaign_list(request: Request, caller: User, wanted: Annotated[CampaignSear
         wanted = wanted.model_copy(update={"group": caller.group})
     with caller.reading() as db:
         found = searches.campaign_page(db, wanted)
-    return page(request, "campaigns.html", found=found, wanted=wanted, rows_a_page=ROWS_A_PAGE)
+    return page(request, "campaigns.html", found=found, wanted=wanted)
 
 
 @router.get("/{campaign}")
@@ -43,5 +43,4 @@ def show_campaign(
         status=status,
         found=found,
         wanted=wanted,
-        rows_a_page=ROWS_A_PAGE,
     )

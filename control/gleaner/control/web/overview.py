@@ -12,9 +12,10 @@ from gleaner.agent.common.quantities import in_words
 from gleaner.control.api import campaigns, nodes
 from gleaner.control.api.access import Caller, User
 from gleaner.control.models.nodes import ClusterStatus, NodeRow
+from gleaner.control.models.searches import CampaignSearch
 from gleaner.control.policy.lossy_nodes import SliceCounts, conspicuous
 from gleaner.control.policy.node_time import DAY_S, BandStep, band
-from gleaner.control.queue import node_history, queries
+from gleaner.control.queue import node_history, queries, searches
 from gleaner.control.queue.queries import SilentAgents
 from gleaner.control.web.band_chart import HOUR_S, RANGES, BandChart, band_chart
 from gleaner.control.web.gate import ROOT
@@ -23,6 +24,8 @@ from gleaner.control.web.rendering import page
 router = APIRouter()
 
 LOSING_AT_MOST = 5
+OWN_CAMPAIGNS = 5
+USES = ("regular jobs", "agent", "idle", "not in use", "planned for another job")
 
 WantedRange = Annotated[Literal["hours", "days", "weeks"], Query(alias="band")]
 
@@ -71,9 +74,13 @@ def overview(request: Request, caller: User, wanted: WantedRange = "hours") -> R
     phases: dict[str, int] = {}
     for agent in nodes.list_agents(caller):
         phases[agent.phase] = phases.get(agent.phase, 0) + 1
+    own = CampaignSearch(submitter=caller.name, group=caller.group)
+    with caller.reading() as db:
+        mine = searches.campaign_page(db, own, OWN_CAMPAIGNS)
     return page(
         request,
         "overview.html",
+        mine=mine,
         jobs=status,
         cluster=cluster,
         uses=node_uses(cluster.nodes),
@@ -148,7 +155,7 @@ def node_uses(rows: tuple[NodeRow, ...]) -> tuple[NodeUse, ...]:
     """Return the number of nodes with each use."""
     return tuple(
         NodeUse(use, len(cpus), sum(cpus))
-        for use in ("regular jobs", "agent", "idle", "not in use", "planned for another job")
+        for use in USES
         for cpus in [[node.cpus for node in rows if use_of(node) == use]]
     )
 
