@@ -112,7 +112,7 @@ def test_a_page_hears_of_a_new_job_at_once(browser: Browser, admin: CliHarness, 
     tab.page.goto(admin.good("web").strip())
     tab.page.get_by_role("link", name="Jobs", exact=True).click()
     expect(tab.page.get_by_text("No job that you may see matches.")).to_be_visible()
-    tab.page.wait_for_function("known !== undefined")  # it has heard how things stand
+    tab.page.wait_for_function("() => known !== undefined")  # it has heard how things stand
     # Only news can show the job: nothing asks by the clock any more.
     tab.page.evaluate("document.getElementById('live').setAttribute('hx-trigger', 'news from:body')")
     tab.page.evaluate("htmx.process(document.getElementById('live'))")
