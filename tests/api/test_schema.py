@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.schema]
 
 AGENT = "agent-1"
 NOWHERE = "sqlite:////tmp/never-opened.db"
-HUGE = node("huge", cpus=4096, memory_mib=16 * 2**20)
+HUGE = node("huge", cpus=4096, memory_mib=16 * 2**20 + 64)
 """So that no job that the document allows is larger than any node."""
 BEYOND_A_SCHEMA = {
     "POST /v1/inputs",  # it was sent

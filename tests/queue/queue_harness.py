@@ -27,10 +27,10 @@ from gleaner.agent.messages import (
     Saved,
     Slice,
 )
-from gleaner.control.models.jobs import JobDetail, JobRow, Submission, Submitted
+from gleaner.control.models.jobs import JobDetail, JobRow, Rerun, Submission, Submitted
 from gleaner.control.policy.retries import LONGEST_ELSEWHERE_S
 from gleaner.control.policy.returns import REACTIONS
-from gleaner.control.queue import agents, attempt_reports, claims, jobs, logs, queries, tokens
+from gleaner.control.queue import agents, attempt_reports, claims, jobs, logs, queries, reruns, tokens
 from gleaner.control.queue.database import snapshot, transaction
 from gleaner.control.queue.tables import METADATA
 
@@ -229,6 +229,10 @@ class QueueHarness:
 
     def release(self, job: int) -> None:
         self.do(jobs.release, job, now_s=self.now_s)
+
+    def rerun(self, job: int, **change: Any) -> None:
+        rules = jobs.SubmissionRules(2)
+        self.do(reruns.rerun, job, Rerun(**change), rules=rules, by="alice", now_s=self.now_s)
 
     def row(self, job: int) -> JobRow:
         return self.look(queries.job_row, job)

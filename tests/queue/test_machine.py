@@ -36,7 +36,7 @@ from gleaner.control.queue.errors import Conflict, NotFound, NotYours
 from gleaner.control.queue.lanes import barred_nodes
 from gleaner.control.queue.recovery import Found
 from gleaner.control.queue.tables import AGENT, ATTEMPT, CHECKPOINT, JOB, LANE, METADATA, NODE, PAUSE, Standing
-from gleaner.control.states import WAITING, State
+from gleaner.control.states import WAITING, Outcome, State
 
 pytestmark = pytest.mark.slow
 NODE_FACTS = NodeFacts.model_validate(FACTS | {"node": "node-0"})
@@ -262,7 +262,7 @@ class Agents(RuleBasedStateMachine):
         self.harness.now_s += seconds
         self.harness.expire()
 
-    @rule(data=st.data(), what=st.sampled_from(["hold", "release", "cancel", "priority"]))
+    @rule(data=st.data(), what=st.sampled_from(["hold", "release", "cancel", "rerun", "priority"]))
     def person(self, data: st.DataObject, what: str) -> None:
         job = data.draw(st.sampled_from([row.id for row in self.jobs()]))
         complete = self.harness.row(job).state is State.COMPLETE
@@ -274,10 +274,23 @@ class Agents(RuleBasedStateMachine):
                     self.harness.release(job)
                 case "cancel":
                     self.harness.cancel(job)
+                case "rerun":
+                    self.rerun(job)
                 case _:
                     self.harness.do(jobs.set_priority, job, data.draw(st.integers(-1, 3)), now_s=self.harness.now_s)
         except Conflict:
             assert complete
+
+    def rerun(self, job: int) -> None:
+        before = {row.id: row for row in self.jobs()}[job]
+        if before.outcome in {Outcome.FAILED, Outcome.CANCELLED}:
+            self.harness.rerun(job)
+            after = {row.id: row for row in self.jobs()}[job]
+            assert (after.state, after.attempt, after.failures, after.lost) == (State.NEW, before.attempt, 0, False)
+            assert self.harness.named(job) == frozenset()
+        else:
+            with pytest.raises(Conflict):
+                self.harness.rerun(job)
 
     def jobs(self) -> list[Any]:
         with self.engine.connect() as connection:
@@ -333,7 +346,8 @@ class Agents(RuleBasedStateMachine):
             paused = {row.job: row for row in connection.execute(select(PAUSE))}
             attempts = list(connection.execute(select(ATTEMPT)))
         for row in self.jobs():
-            counted = sum(each.job == row.id and each.blame is Blame.JOB for each in attempts)
+            mine = [each for each in attempts if each.job == row.id and each.attempt > row.earlier_attempts]
+            counted = sum(each.blame is Blame.JOB for each in mine)
             assert row.failures == min(counted, row.retries + 1)
             if row.state in WAITING and set(row.not_on) - self.refusals(row):
                 # Where a later attempt is lost, the pause goes on.
@@ -428,7 +442,7 @@ class Restores(Agents):
             for job, attempt, number in self.stored
             if attempt >= latest.get(job, inf)
         ]
-        stored = {job for job, _, _ in self.stored}
+        stored = {job: attempt for job, attempt, _ in sorted(self.stored, key=lambda one: one[1])}
         self.harness.do(recovery.recover, found, stored_jobs=stored, now_s=self.harness.now_s)
         after = {row.id: row for row in self.jobs()}
         for job, row in after.items():
@@ -445,6 +459,7 @@ class Restores(Agents):
         self.was_put_back = True
         done = {key: times for key, times in self.accepted.items() if key[1] == "succeeded" and key[0] in rows}
         assert all(rows[job].state is State.COMPLETE for job, _ in done)
+        done = {key: times for key, times in done.items() if rows[key[0]].outcome is Outcome.SUCCEEDED}
         self.accepted = copy.accepted | Counter(done)
         self.given = Counter({key: times for key, times in copy.given.items() if key[1] <= rows[key[0]].attempt})
         self.own_failures = copy.own_failures.copy()

@@ -17,7 +17,8 @@ AWAY_S = 3600.0
 def recover(harness: QueueHarness, *found: Found, stored: tuple[int, ...] = ()) -> Recovered:
     """Put the queue back as it is, an hour later."""
     harness.now_s += AWAY_S
-    return harness.do(recovery.recover, found, stored_jobs={*stored, *(one.job for one in found)}, now_s=harness.now_s)
+    stored_jobs = dict.fromkeys(stored, 1) | {one.job: one.attempt for one in found}
+    return harness.do(recovery.recover, found, stored_jobs=stored_jobs, now_s=harness.now_s)
 
 
 def saved(job: int, attempt: int, number: int = 1) -> Found:

@@ -115,9 +115,9 @@ def test_jobs_are_looked_at_page_by_page(harness: QueueHarness) -> None:
     assert look(silent) == retention.SeenJobs(None, old=(), long=())
     trim(harness, complete, keep=0)
     assert look().old == (complete,)
-    assert harness.do(retention.remove_events, (complete,), at_most=2) == 2
+    assert harness.do(retention.remove_events, (complete,), before_s=1e9, at_most=2) == 2
     assert look().old == (complete,)
-    assert harness.do(retention.remove_events, (complete, recent), at_most=100) > 1
+    assert harness.do(retention.remove_events, (complete, recent), before_s=1e9, at_most=100) > 1
     assert look().old == ()
 
 
@@ -127,7 +127,7 @@ def test_an_old_job_stays_and_says_that_its_log_is_gone(harness: QueueHarness) -
     harness.log(job, 1, 0, *numbered(0, 6))
     harness.record_completion(job, 1)
     trim(harness, job, keep=0)
-    harness.do(retention.remove_events, (job,), at_most=100)
+    harness.do(retention.remove_events, (job,), before_s=1e9, at_most=100)
     for page in (harness.look(logs.read, job, 0, 100), harness.look(logs.read_all, job, 0, 100)):
         assert (page.first, page.lines, page.ended) == (6, (), True)
     detail = harness.detail(job)

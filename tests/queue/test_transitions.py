@@ -94,7 +94,7 @@ FACTS: dict[Transition, dict[str, object]] = {
     Transition.START_OVER: {},
     Transition.CANCEL: {"outcome": Outcome.CANCELLED},
 }
-"""CLAIM is missing: only `claim` can make that transition, see below."""
+"""CLAIM and RERUN are missing: only `claim` and `reruns` make them, for many jobs, see below and `test_reruns`."""
 
 
 @pytest.mark.parametrize("stand", STANDS, ids=lambda stand: stand.__name__)

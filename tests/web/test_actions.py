@@ -9,8 +9,7 @@ from tests.api.api_harness import ApiHarness, Caller
 from tests.slurm.records import node, seen
 from tests.web.web_harness import Shown, browser_of
 
-from gleaner.control.models.inputs import InputRow
-from gleaner.control.queue import inputs, lanes, tokens
+from gleaner.control.queue import lanes, tokens
 from gleaner.control.queue.database import transaction
 from gleaner.control.settings import ClusterSettings
 
@@ -189,8 +188,6 @@ def test_a_button_that_is_clicked_twice_submits_once(harness: ApiHarness) -> Non
     text = "image: gleaner/pi\n"
     assert clicked("/web/submit", "/web/submit", campaign=text) == ["/web/jobs/1?done=submit"] * 2
     assert clicked("/web/submit", "/web/submit", campaign=text) == ["/web/jobs/2?done=submit"] * 2
-    assert browser.send("/web/jobs/1/cancel", confirmed="yes").status == 303
-    assert clicked("/web/jobs/1", "/web/jobs/1/rerun") == ["/web/jobs/3?done=submit"] * 2
 
 
 @pytest.mark.parametrize(
@@ -214,32 +211,32 @@ def test_a_wrong_campaign_is_refused_with_its_line_and_nothing_is_lost(
     assert harness.admin.get("/v1/jobs").json()["total"] == 0
 
 
-def test_a_job_with_inputs_that_came_to_need_all_its_memory_is_run_again(harness: ApiHarness) -> None:
-    row = InputRow(content=INPUT, group="atlas", size_bytes=1, used_s=harness.now_s)
-    with transaction(harness.state.engine) as db:
-        inputs.put(db, row, digest=INPUT)
-    wanted = [{"name": "a.cmnd", "content": INPUT, "into_job": True}]
-    harness.user.submit(spec={"inputs": wanted, "memory_mib": 100, "most_memory_mib": 200})
+def test_a_job_runs_again_where_that_works_with_the_memory_that_it_has_come_to_need(harness: ApiHarness) -> None:
+    harness.user.submit(spec={"memory_mib": 100, "most_memory_mib": 200}, indices=[4])
     with transaction(harness.state.engine) as db:
         lanes.give_memory(db, 1, 200)
     browser = browser_of(harness, harness.user)
-    assert browser.send("/web/jobs/1/cancel", confirmed="yes").status == 303
-    assert browser.send("/web/jobs/1/rerun").answer.headers["location"] == "/web/jobs/2?done=submit"
-    again = harness.user.get("/v1/jobs/2").json()
-    assert again["inputs"] == [wanted[0] | {"size_bytes": 1, "url": None, "sha256": None}]
-    assert (again["job"]["memory_mib"], again["spec"]["most_memory_mib"]) == (200, None)
-
-
-def test_a_job_that_has_ended_is_run_again_as_a_new_job(harness: ApiHarness) -> None:
-    harness.user.submit(spec={"cpus": 2, "environment": {"SEED": "{index}"}, "retries": 5, "priority": 3}, indices=[4])
-    browser = browser_of(harness, harness.user)
+    button = 'action="/web/jobs/1/rerun"'
+    assert button not in browser.good("/web/jobs/1").answer.text
     assert browser.send("/web/jobs/1/rerun").status == 409  # it has not ended
     assert browser.send("/web/jobs/1/cancel", confirmed="yes").status == 303
-    assert browser.send("/web/jobs/1/rerun").answer.headers["location"] == "/web/jobs/2?done=submit"
-    old, new = (harness.user.get(f"/v1/jobs/{job}").json() for job in (1, 2))
-    assert new["spec"] == old["spec"]
-    for name in ("name", "group", "cpus", "memory_mib", "priority"):
-        assert new["job"][name] == old["job"][name]
-    assert (new["spec"]["environment"], new["job"]["state"], new["job"]["campaign"]) == ({"SEED": "4"}, "New", None)
+    assert button in browser.good("/web/jobs/1").answer.text
     stranger = browser_of(harness, harness.caller("user", "carol", "cms"))
     assert stranger.send("/web/jobs/1/rerun").status == 403
+    assert browser.send("/web/jobs/1/rerun").answer.headers["location"] == "/web/jobs/1?done=rerun"
+    job = harness.user.get("/v1/jobs/1").json()["job"]
+    assert (job["state"], job["memory_mib"], job["campaign"], job["index"]) == ("New", 200, 1, 4)
+
+
+def test_the_failed_jobs_of_a_campaign_run_again(harness: ApiHarness) -> None:
+    harness.user.submit(spec={"retries": 0}, indices=[1, 2])
+    agent, browser = harness.agent(), browser_of(harness, harness.user)
+    button = 'action="/web/campaigns/1/rerun"'
+    assert button not in browser.good("/web/campaigns/1").answer.text
+    agent.claim(most=2)
+    agent.completed(1, 1, exit_code=3)
+    agent.completed(2, 1)
+    assert button in browser.good("/web/campaigns/1").answer.text
+    assert browser.send("/web/campaigns/1/rerun").answer.headers["location"] == "/web/campaigns/1?done=rerun"
+    assert [harness.user.get(f"/v1/jobs/{job}").json()["job"]["state"] for job in (1, 2)] == ["New", "Complete"]
+    assert browser.send("/web/campaigns/1/rerun").status == 409

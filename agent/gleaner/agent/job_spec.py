@@ -86,6 +86,10 @@ ExitCodes = Annotated[
 ]
 
 
+Image = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$")]
+Memory = Annotated[int, Field(ge=16, le=16 * 1024 * 1024), NUMBER]
+
+
 MOST_INPUTS = 100
 InputName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
 
@@ -233,14 +237,14 @@ class JobSpec(Shape):
     )
 
     name: Name
-    image: Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$")]
+    image: Image
     command: Annotated[tuple[Word, ...], Field(fail_fast=True, max_length=256)] = ()
     environment: dict[Variable, Word] = Field(
         default={}, max_length=256, json_schema_extra={"additionalProperties": False}
     )
     cpus: Annotated[int, Field(ge=1, le=4096), NUMBER] = 1
-    memory_mib: Annotated[int, Field(ge=16, le=16 * 1024 * 1024), NUMBER] = 512
-    most_memory_mib: Annotated[int, Field(ge=16, le=16 * 1024 * 1024), NUMBER] | None = None
+    memory_mib: Memory = 512
+    most_memory_mib: Memory | None = None
     """A job that has met its memory limit goes on with more memory, up to this; None: with no more."""
     nodes: Annotated[int, Field(ge=1, json_schema_extra={"maximum": 1}), NUMBER] = 1
     """Anything but 1 is refused: Gleaner runs jobs of one node or less."""

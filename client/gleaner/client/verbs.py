@@ -22,6 +22,7 @@ from gleaner.control.models.drains import DrainRequest, DrainRow, ResumeRequest
 from gleaner.control.models.health import Health
 from gleaner.control.models.images import ImagePush, ImageRow, SiteImages
 from gleaner.control.models.jobs import (
+    CampaignRerun,
     JobDetail,
     JobFilter,
     JobList,
@@ -29,6 +30,7 @@ from gleaner.control.models.jobs import (
     LogPage,
     MigrateRequest,
     Priority,
+    Rerun,
     Submission,
     Submitted,
 )
@@ -129,6 +131,12 @@ class Verbs:
         return self._write("POST", f"/v1/jobs/{job}/hold", JobRow)
 
     @Verb
+    def rerun(self, job: int, *, memory_mib: int | None = None, image: str | None = None) -> Steps[JobRow]:
+        """Run a job that has failed or was cancelled again, from its beginning."""
+        change = checked(Rerun, memory_mib=memory_mib, image=image)
+        return self._write("POST", f"/v1/jobs/{job}/rerun", JobRow, change)
+
+    @Verb
     def release(self, job: int) -> Steps[JobRow]:
         """Let a held job continue."""
         return self._write("POST", f"/v1/jobs/{job}/release", JobRow)
@@ -211,6 +219,20 @@ class Verbs:
     def cancel_campaign(self, campaign: int) -> Steps[CampaignStatus]:
         """End all jobs of a campaign."""
         return self._write("POST", f"/v1/campaigns/{campaign}/cancel", CampaignStatus)
+
+    @Verb
+    def rerun_campaign(
+        self,
+        campaign: int,
+        *,
+        only: Iterable[int] | None = None,
+        memory_mib: int | None = None,
+        image: str | None = None,
+    ) -> Steps[Submitted]:
+        """Run the failed jobs of a campaign again, or those with the indices `only`. Return their numbers."""
+        each = None if only is None else tuple(only)
+        change = checked(CampaignRerun, only=each, memory_mib=memory_mib, image=image)
+        return self._write("POST", f"/v1/campaigns/{campaign}/rerun", Submitted, change)
 
     @Verb
     def set_campaign_priority(self, campaign: int, *, priority: int) -> Steps[CampaignStatus]:

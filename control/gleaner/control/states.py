@@ -62,6 +62,8 @@ class Transition(Enum):
     """None of the job's checkpoints is usable."""
     CANCEL = ({State.NEW, State.RUNNING, State.SAVED}, State.COMPLETE)
     """The job was cancelled by its owner or by another user with the right to do so."""
+    RERUN = ({State.COMPLETE}, State.NEW)
+    """A user runs the job again, which has failed or was cancelled. It starts from its beginning."""
 
     def __new__(cls, *_transition: object) -> Self:
         """Create a member with a number as its value.

@@ -9,10 +9,11 @@ from sqlalchemy import Connection
 from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, User
 from gleaner.control.api.examples import an_id
+from gleaner.control.api.jobs import rerun_rules
 from gleaner.control.api.problems import documented
 from gleaner.control.models.campaigns import MAX_CAMPAIGN, CampaignStatus
-from gleaner.control.models.jobs import Priority
-from gleaner.control.queue import jobs, queries
+from gleaner.control.models.jobs import CampaignRerun, JobFilter, Priority, Submitted
+from gleaner.control.queue import jobs, queries, reruns
 
 router = APIRouter(tags=["campaigns"])
 
@@ -25,10 +26,14 @@ def _own_campaign(caller: Caller, db: Connection, campaign: int) -> None:
         raise HTTPException(403, f"campaign {campaign} belongs to another group")
 
 
+def _check_may_change(caller: Caller, db: Connection, campaign: int) -> None:
+    group, submitter = queries.campaign_owner(db, campaign)
+    caller.may_change(f"campaign {campaign}", group=group, submitter=submitter)
+
+
 def _to_each(caller: Caller, campaign: int, act: Callable[[Connection], None]) -> CampaignStatus:
     with caller.writing() as db:
-        group, submitter = queries.campaign_owner(db, campaign)
-        caller.may_change(f"campaign {campaign}", group=group, submitter=submitter)
+        _check_may_change(caller, db, campaign)
         act(db)
         return queries.status(db, campaign=campaign)
 
@@ -67,6 +72,20 @@ def cancel_campaign(caller: User, campaign: CampaignPath) -> CampaignStatus:
     """Cancel every job of the campaign that has not ended."""
     by = caller.name
     return _to_each(caller, campaign, lambda db: jobs.cancel_campaign(db, campaign, by=by, now_s=caller.now_s))
+
+
+@router.post("/v1/campaigns/{campaign}/rerun", responses=documented(404, 409, 413, 422))
+def rerun_campaign(
+    caller: User, campaign: CampaignPath, change: Annotated[CampaignRerun | None, examples.A_CAMPAIGN_RERUN] = None
+) -> Submitted:
+    """Run the failed jobs of the campaign again, or those with the given indices. All of them wait, or none."""
+    wanted = change or CampaignRerun()
+    with caller.writing() as db:
+        _check_may_change(caller, db, campaign)
+        (row,) = queries.job_list(db, JobFilter(campaign=campaign, limit=1)).jobs
+        rules = rerun_rules(caller, db, row, wanted)
+        again = reruns.rerun_campaign(db, campaign, wanted, rules=rules, by=caller.name, now_s=caller.now_s)
+        return Submitted(campaign=campaign, jobs=tuple(again))
 
 
 @router.patch("/v1/campaigns/{campaign}", responses=documented(404, 409, 413, 422))

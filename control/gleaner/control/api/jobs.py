@@ -5,7 +5,7 @@ jobs of the group. An admin can change all jobs.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Header, HTTPException, Query
@@ -30,6 +30,7 @@ from gleaner.control.models.jobs import (
     LogPage,
     MigrateRequest,
     Priority,
+    Rerun,
     Submission,
     Submitted,
 )
@@ -52,6 +53,7 @@ from gleaner.control.queue import (
     queries,
     quota_checks,
     relocation,
+    reruns,
     submission_keys,
     tokens,
 )
@@ -139,13 +141,29 @@ def submit(
     return answer
 
 
-def _submit(caller: Caller, db: Connection, submission: Submission, group: str) -> Submitted:
+def submission_rules(caller: Caller, db: Connection, *, cpus: int, memory: Collection[int]) -> jobs.SubmissionRules:
+    """Return the site's rules for jobs of this size. Raises `Invalid` if no node is large enough."""
     state = caller.state
-    wish = JobNeeds(submission.job.cpus, submission.job.most_memory_mib or submission.job.memory_mib)
     known = places(state)
+    wish = JobNeeds(cpus, max(memory, default=0))
     if known and not fits_somewhere(wish, known):
         raise Invalid(too_large(wish, known))
-    longest_s = state.settings.rounds.longest_s
+    return jobs.SubmissionRules(
+        default_retries=state.settings.queue.retries,
+        nodes_memory=_nodes_memory(db, known) if known else memory,  # unknown, so the job may fit
+        longest_s=state.settings.rounds.longest_s,
+        quotas=state.quotas,
+        urls=state.settings.inputs.urls,
+        targets=state.settings.outputs.urls,
+        stored_bytes=state.stored.bytes_by_owner,
+    )
+
+
+def _submit(caller: Caller, db: Connection, submission: Submission, group: str) -> Submitted:
+    state = caller.state
+    memory = {submission.job.memory_mib, submission.job.most_memory_mib or submission.job.memory_mib}
+    rules = submission_rules(caller, db, cpus=submission.job.cpus, memory=memory)
+    longest_s = rules.longest_s
     needs_s = submission.job.needs_at_least_s or 0
     if needs_s > longest_s:
         raise Invalid(
@@ -164,17 +182,7 @@ def _submit(caller: Caller, db: Connection, submission: Submission, group: str) 
         db,
         submission,
         group=group,
-        rules=jobs.SubmissionRules(
-            default_retries=state.settings.queue.retries,
-            nodes_memory=_nodes_memory(db, known)
-            if known
-            else {submission.job.memory_mib, wish.memory_mib},  # unknown, so the job may fit
-            longest_s=longest_s,
-            quotas=state.quotas,
-            urls=state.settings.inputs.urls,
-            targets=state.settings.outputs.urls,
-            stored_bytes=state.stored.bytes_by_owner,
-        ),
+        rules=rules,
         now_s=caller.now_s,
         submitter=caller.name,
     )
@@ -247,6 +255,26 @@ def release(caller: User, job: JobPath) -> JobRow:
 def cancel(caller: User, job: JobPath) -> JobRow:
     """End the job permanently. A running job is killed at its agent's next heartbeat."""
     return _changed(caller, job, lambda db: jobs.cancel(db, job, by=caller.name, now_s=caller.now_s))
+
+
+@router.post("/{job}/rerun", responses=documented(404, 409, 413, 422))
+def rerun(caller: User, job: JobPath, change: Annotated[Rerun | None, examples.A_RERUN] = None) -> JobRow:
+    """Run a job that has failed or was cancelled again from its beginning, with another memory or image if given."""
+    wanted = change or Rerun()
+
+    def act(db: Connection) -> None:
+        rules = rerun_rules(caller, db, queries.job_row(db, job), wanted)
+        reruns.rerun(db, job, wanted, rules=rules, by=caller.name, now_s=caller.now_s)
+
+    return _changed(caller, job, act)
+
+
+def rerun_rules(caller: Caller, db: Connection, row: JobRow, change: Rerun) -> jobs.SubmissionRules:
+    """Return the site's rules for a rerun of jobs like this one. Raises `Invalid` as a submission does."""
+    if change.image is not None:
+        images.check_exists(db, row.group, change.image)
+    memory = set() if change.memory_mib is None else {change.memory_mib}
+    return submission_rules(caller, db, cpus=row.cpus, memory=memory)
 
 
 @router.post("/{job}/deliver", responses=documented(404, 409, 422))

@@ -21,7 +21,7 @@ from gleaner.control.campaigns import campaign_file as campaigns
 from gleaner.control.campaigns.given import Given
 from gleaner.control.cli import render, submit
 from gleaner.control.cli.connect import connect
-from gleaner.control.cli.failures import BadInput
+from gleaner.control.cli.failures import BadInput, parsed
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.models.jobs import AttemptRow, Ending, JobDetail
 from gleaner.control.states import Outcome, State
@@ -200,10 +200,7 @@ def _ended_as_by_ctrl_c() -> Generator[None]:
 
 
 def _seconds(option: str, text: str) -> int:
-    try:
-        found = duration_s(text)
-    except ValueError as error:
-        raise BadInput(f"{option} {error}") from None
+    found = parsed(option, duration_s, text)
     if not found:
         raise BadInput(f"{option} must be at least a second, found {text}")
     return found

@@ -3,10 +3,13 @@
 Every message is one line for a person, with the fault and the remedy. `main` prints it on stderr after `glean: `.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from gleaner.client import ClientError
+
+T = TypeVar("T")
 
 
 class CliError(Exception):
@@ -19,6 +22,14 @@ class BadInput(CliError):
     """An option, a campaign file or a settings file is wrong. Nothing was done."""
 
     exit_code = 2
+
+
+def parsed(option: str, parse: Callable[[str], T], text: str) -> T:
+    """Return the parsed value of the option's text. Raises `BadInput`."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise BadInput(f"{option} {error}") from None
 
 
 def exit_code_of(error: "ClientError") -> int:

@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
+from gleaner.agent.common import quantities
 from gleaner.client import ClientError, ErrorKind
+from gleaner.control.campaigns import campaign_file
 from gleaner.control.cli.connect import connect
-from gleaner.control.cli.failures import BadInput, exit_code_of
+from gleaner.control.cli.failures import BadInput, exit_code_of, parsed
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.models.jobs import JobRow
 from gleaner.control.states import State
@@ -61,6 +63,34 @@ def release(jobs: Jobs = None, campaign: Campaign = None, as_json: AsJson = Fals
 def cancel(jobs: Jobs = None, campaign: Campaign = None, as_json: AsJson = False) -> Answer:
     """End jobs permanently, and delete their checkpoints. A job that has already ended does not stop the others."""
     return _act("cancel", jobs, campaign, as_json=as_json)
+
+
+def rerun(
+    jobs: Jobs = None,
+    *,
+    campaign: Annotated[int | None, typer.Option(min=1, metavar="C", help="Jobs of this campaign.")] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="All failed jobs of the campaign.")] = False,
+    only: Annotated[str | None, typer.Option(metavar="17,42", help="Its jobs with these indices.")] = None,
+    memory: Annotated[str | None, typer.Option(metavar="MIB", help="With so much memory: in MiB, or as in 4G.")] = None,
+    image: Annotated[str | None, typer.Option(help="With this image.")] = None,
+    as_json: AsJson = False,
+) -> Answer:
+    """Run jobs again that have failed or were cancelled.
+
+    They start from the beginning, and keep their numbers and indices. Their old results are deleted.
+    """
+    if bool(jobs) == (campaign is not None) or (campaign is not None) != (failed + (only is not None)):
+        raise BadInput("say what to run again: jobs, or --campaign C with --failed or --only 17,42")
+    memory_mib = None if memory is None else parsed("--memory", quantities.memory_mib, memory)
+    indices = None if only is None else parsed("--only", campaign_file.indices, only)
+    with connect() as control:
+        if campaign is None:
+            return one_by_one(
+                jobs or (), lambda job: control.rerun(job, memory_mib=memory_mib, image=image), as_json=as_json
+            )
+        made = control.rerun_campaign(campaign, only=indices, memory_mib=memory_mib, image=image)
+    count = "1 job runs" if len(made.jobs) == 1 else f"{len(made.jobs)} jobs run"
+    return Answer(made, as_json, (f"{count} again; `glean wait --campaign {campaign}` waits for the end",))
 
 
 def migrate(

@@ -27,7 +27,7 @@ def put_back(url: str, file: Path, storage: Path, *, replace: bool, now_s: float
             archives = [one for key in place.keys("jobs") if (one := job_archive(key)) is not None]
             with transaction(restored) as db:
                 found = _found(place, archives, recovery.unfinished_attempts(db))
-                stored_jobs = {one.job for one in archives}
+                stored_jobs = {one.job: one.attempt for one in sorted(archives, key=lambda one: one.attempt)}
                 done = recovery.recover(db, found, stored_jobs=stored_jobs, now_s=now_s)
                 backup.finish(db)
         return done

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gleaner.agent.job_spec import MOST_INPUTS, Digest, InputSpec, Name, Shape, UrlInputSpec
+from gleaner.agent.job_spec import MOST_INPUTS, Digest, Name, Shape
 from gleaner.control.models.base import Reply
 from gleaner.control.models.uploads import UploadBytes
 
@@ -24,13 +24,6 @@ class JobInput(Reply):
     url: str | None = None
     sha256: str | None = None
     """The digest that was submitted with the URL."""
-
-    @property
-    def spec(self) -> InputSpec | UrlInputSpec:
-        """Return the input in the form in which another job names it. The content of a URL is fetched again."""
-        if self.url is not None:
-            return UrlInputSpec(name=self.name, url=self.url, sha256=self.sha256, into_job=self.into_job)
-        return InputSpec(name=self.name, content=str(self.content), into_job=self.into_job)
 
 
 class InputList(Shape):

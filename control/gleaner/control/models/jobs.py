@@ -8,7 +8,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, computed_field, model_validator
 from pydantic_core import PydanticCustomError
 
-from gleaner.agent.job_spec import MAX_ID, NUMBER, Flag, JobSpec, Name, Shape
+from gleaner.agent.job_spec import MAX_ID, NUMBER, Flag, Image, JobSpec, Memory, Name, Shape
 from gleaner.agent.messages import ReturnReason
 from gleaner.control.models.base import Reply
 from gleaner.control.models.campaigns import MAX_CAMPAIGN
@@ -24,18 +24,18 @@ def _each_once(indices: tuple[int, ...]) -> tuple[int, ...]:
     return indices
 
 
+Indices = Annotated[
+    tuple[Annotated[int, Field(ge=0, le=2**31 - 1), NUMBER], ...],
+    Field(fail_fast=True, min_length=1, max_length=MOST_JOBS, json_schema_extra={"uniqueItems": True}),
+    AfterValidator(_each_once),
+]
+
+
 class Submission(Shape):
     """One job, or a campaign with one job for each of the `indices`, or for each set of values of the `parameters`."""
 
     job: JobSpec
-    indices: (
-        Annotated[
-            tuple[Annotated[int, Field(ge=0, le=2**31 - 1), NUMBER], ...],
-            Field(fail_fast=True, min_length=1, max_length=MOST_JOBS, json_schema_extra={"uniqueItems": True}),
-            AfterValidator(_each_once),
-        ]
-        | None
-    ) = None
+    indices: Indices | None = None
     parameters: ParameterSpace | None = None
     """Its jobs have the indices 1, 2 and so on."""
     group: Name | None = None
@@ -257,6 +257,19 @@ class Priority(Shape):
     """A change of a job's priority."""
 
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000), NUMBER]
+
+
+class Rerun(Shape):
+    """A job that has failed or was cancelled is run again, with another memory or image if they are given."""
+
+    memory_mib: Memory | None = None
+    image: Image | None = None
+
+
+class CampaignRerun(Rerun):
+    """The jobs of a campaign that are run again: those with these indices, or all that have failed."""
+
+    only: Indices | None = None
 
 
 class LogPage(Reply):

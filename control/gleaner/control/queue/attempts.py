@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, func, insert, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, delete, func, insert, or_, select, update
 from sqlalchemy.sql import ColumnElement
 
 from gleaner.agent.checkpoints.interface import checkpoints_to_keep
@@ -12,13 +12,15 @@ from gleaner.agent.messages import Checkpoint, ReturnReason, Slice
 from gleaner.control.models.jobs import Ending
 from gleaner.control.policy.returns import Blame
 from gleaner.control.queue.errors import Invalid, NotCurrent, NotFound, NotYours
-from gleaner.control.queue.tables import ATTEMPT, CHECKPOINT, JOB, Standing
+from gleaner.control.queue.tables import ATTEMPT, CHECKPOINT, JOB, MIGRATION, PAUSE, Standing
 from gleaner.control.queue.transitions import lock
 from gleaner.control.states import State
 
 SAVE_FAILURES = (ReturnReason.SAVE_FAILED, ReturnReason.UNSAVABLE)
 """The reasons for which an attempt is returned after a failed save."""
 
+OF_THIS_RUN = and_(ATTEMPT.c.job == JOB.c.id, ATTEMPT.c.attempt > JOB.c.earlier_attempts)
+"""The condition on an attempt that it is later than the latest rerun of its job."""
 _ONE = and_(ATTEMPT.c.job == bindparam("job_"), ATTEMPT.c.attempt == bindparam("attempt_"))
 _FIND = select(ATTEMPT).where(_ONE)
 _END = update(ATTEMPT).where(_ONE)
@@ -104,7 +106,7 @@ def counted_s(db: Connection, jobs: Collection[int]) -> Mapping[int, float]:
     """Return the computing time of each job that counts against its limit. Jobs without an attempt are left out."""
     if not jobs:  # true for most claims
         return {}
-    counted = select(ATTEMPT.c.job, func.sum(ATTEMPT.c.counted_s).label("counted_s"))
+    counted = select(ATTEMPT.c.job, func.sum(ATTEMPT.c.counted_s).label("counted_s")).join(JOB, OF_THIS_RUN)
     return {
         row.job: row.counted_s for row in db.execute(counted.where(ATTEMPT.c.job.in_(jobs)).group_by(ATTEMPT.c.job))
     }
@@ -177,8 +179,8 @@ def newest_computed_s(db: Connection, job: int, count: int) -> float:
 
     It is infinite if the job has had fewer attempts.
     """
-    newest = select(ATTEMPT.c.compute_s).where(ATTEMPT.c.job == job).order_by(ATTEMPT.c.attempt.desc()).limit(count)
-    computed_s = db.execute(newest).scalars().all()
+    mine = select(ATTEMPT.c.compute_s).join(JOB, OF_THIS_RUN).where(ATTEMPT.c.job == job)
+    computed_s = db.execute(mine.order_by(ATTEMPT.c.attempt.desc()).limit(count)).scalars().all()
     return max(computed_s) if len(computed_s) == count else math.inf
 
 
@@ -253,6 +255,14 @@ def drop_all(db: Connection, job: int) -> None:
     """Drop all checkpoints of a job that starts from its beginning again, because it needs none of them."""
     for attempt, number in named_checkpoints(db, job):
         set_standing(db, job, attempt, number, Standing.DROPPED)
+
+
+def forget_paths(db: Connection, jobs: Collection[int]) -> None:
+    """Drop all checkpoints of Complete jobs, also broken ones, and end their pauses and migrations."""
+    kept = update(CHECKPOINT).where(CHECKPOINT.c.job.in_(jobs), CHECKPOINT.c.standing != Standing.DROPPED)
+    db.execute(kept.values(standing=Standing.DROPPED))
+    for table in (PAUSE, MIGRATION):
+        db.execute(delete(table).where(table.c.job.in_(jobs)))
 
 
 def is_published(db: Connection, job: int, checkpoint: Checkpoint) -> bool:

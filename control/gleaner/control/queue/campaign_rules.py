@@ -1,6 +1,6 @@
 """The rules of a campaign: how many of its jobs run at once, how many must succeed first, and how many may fail.
 
-The jobs whose turn has not come wait in a closed lane of the campaign, which a claim steps over at once. A job is
+The jobs whose turn has not come wait in closed lanes of the campaign, which a claim steps over at once. A job is
 opened when it is moved to the lane of new jobs, and keeps its place until it has ended. So at most as many jobs can run
 as are open, and claims need not count. Whoever opens jobs has locked the campaign's row.
 """
@@ -8,19 +8,21 @@ as are open, and claims need not count. Whoever opens jobs has locked the campai
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, case, literal, select, text, update
+from sqlalchemy import Connection, bindparam, case, literal, select, text, update
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from gleaner.control.models.jobs import Submission
 from gleaner.control.queue import lanes
 from gleaner.control.queue.database import allow_whole_campaign
-from gleaner.control.queue.tables import CAMPAIGN, JOB, WAITS, LaneWish
+from gleaner.control.queue.tables import CAMPAIGN, JOB, LANE, WAITS, LaneWish
 from gleaner.control.queue.transitions import LANE_OF_NEW, record_all
 from gleaner.control.states import Outcome, State
 
 IDS_AT_ONCE = 10_000
 """Databases take at most some ten thousand values in one statement."""
 _C = CAMPAIGN.c
+_LOCK = text("SELECT pg_advisory_xact_lock(26477, :campaign_)")
+"""This number keeps our advisory locks apart from other locks in the same database."""
 
 
 def add(db: Connection, campaign: int, wanted: Submission, wish: LaneWish, *, jobs: int) -> int | None:
@@ -29,7 +31,7 @@ def add(db: Connection, campaign: int, wanted: Submission, wish: LaneWish, *, jo
     `open_jobs` opens the first of them once they exist.
     """
     waits = wanted.max_running is not None or wanted.try_first is not None
-    lane = lanes.ensure_of_campaign(db, wish, campaign) if waits else None
+    lane = lanes.ensure_of_campaign(db, wish, campaign, is_new=True) if waits else None
     tried = min(wanted.try_first or 0, jobs)
     rules = {"max_running": wanted.max_running, "try_left": tried, "try_unopened": tried}
     rules["failures_left"] = wanted.may_fail(jobs)
@@ -39,9 +41,9 @@ def add(db: Connection, campaign: int, wanted: Submission, wish: LaneWish, *, jo
 
 def _count_of_end(outcome: Outcome) -> ReturningUpdate[Any]:
     """Return the statement that counts the end of an open job of a campaign with rules, and returns the campaign."""
-    campaign, lane = (
-        select(column).where(JOB.c.id == bindparam("job_")).scalar_subquery() for column in (JOB.c.campaign, JOB.c.lane)
-    )
+    mine = JOB.c.id == bindparam("job_")
+    campaign = select(JOB.c.campaign).where(mine).scalar_subquery()
+    waited_in = select(LANE.c.campaign).join(JOB, JOB.c.lane == LANE.c.id).where(mine).scalar_subquery()
     left: dict[Any, Any] = {"open_jobs": _C.open_jobs - 1}
     if outcome is Outcome.SUCCEEDED:
         left["try_left"] = case((_C.try_left > 0, _C.try_left - 1), else_=0)
@@ -50,8 +52,7 @@ def _count_of_end(outcome: Outcome) -> ReturningUpdate[Any]:
     else:  # another job is tried in its place
         left["try_unopened"] = case((_C.try_left > 0, _C.try_unopened + 1), else_=0)
     has_rule = _C.waiting_lane.is_not(None) | _C.failures_left.is_not(None)
-    was_open = _C.waiting_lane.is_distinct_from(lane)
-    return update(CAMPAIGN).where(_C.id == campaign, has_rule, was_open).values(left).returning(CAMPAIGN)
+    return update(CAMPAIGN).where(_C.id == campaign, has_rule, waited_in == 0).values(left).returning(CAMPAIGN)
 
 
 _COUNT_OF_END = {outcome: _count_of_end(outcome) for outcome in Outcome}
@@ -68,6 +69,20 @@ def record_end(db: Connection, job: int, outcome: Outcome, *, now_s: float) -> N
         hold_rest(db, row.id, reason="more jobs of its campaign have failed than max_failures allows", now_s=now_s)
     else:
         _open(db, row)
+
+
+def record_end_of_all(db: Connection, campaign: int) -> None:
+    """Record that all jobs of the campaign were cancelled. After a rerun, jobs are tried in place of the open ones."""
+    tried = case((_C.try_left > 0, _C.try_unopened + _C.open_jobs), else_=0)
+    db.execute(update(CAMPAIGN).where(_C.id == campaign).values(open_jobs=0, try_unopened=tried))
+
+
+def record_rerun(db: Connection, campaign: int, *, failed: int) -> None:
+    """Forget this number of failures, whose jobs wait for their turn again, and open the jobs whose turn has come."""
+    tried = case((_C.try_left > 0, _C.try_unopened + failed), else_=0)
+    freed = {"failures_left": _C.failures_left + failed, "try_unopened": tried}
+    db.execute(update(CAMPAIGN).where(_C.id == campaign).values(freed))
+    open_jobs(db, campaign)
 
 
 def open_jobs(db: Connection, campaign: int) -> None:
@@ -96,17 +111,31 @@ def _open(db: Connection, campaign: Any) -> None:
         limits.append(campaign.max_running - campaign.open_jobs)
     if campaign.waiting_lane is None or any(limit <= 0 for limit in limits):
         return
-    waiting = select(JOB.c.id).where(JOB.c.lane == campaign.waiting_lane, text(WAITS))
+    waiting = select(JOB.c.id, JOB.c.priority).where(text(WAITS)).with_for_update(skip_locked=True)
     if limits:
         waiting = waiting.order_by(JOB.c.state.desc(), JOB.c.priority.desc(), JOB.c.id).limit(min(limits))
     else:
         allow_whole_campaign(db)
-    opened = db.execute(waiting.with_for_update(skip_locked=True)).scalars().all()
+    of_campaign = select(LANE.c.id).where(LANE.c.campaign == campaign.id, text("campaign <> 0"))
+    found = [
+        row for lane in db.execute(of_campaign).scalars().all() for row in db.execute(waiting.where(JOB.c.lane == lane))
+    ]
+    found.sort(key=lambda row: (-row.priority, row.id))
+    opened = [row.id for row in found[: min(limits, default=None)]]
     for some in batched(opened):
         db.execute(update(JOB).where(JOB.c.id.in_(some)).values(lane=LANE_OF_NEW))
     tried = case((_C.try_left > 0, _C.try_unopened - len(opened)), else_=0)
     counts = {"open_jobs": _C.open_jobs + len(opened), "try_unopened": tried}
     db.execute(update(CAMPAIGN).where(_C.id == campaign.id).values(counts))
+
+
+def lock(db: Connection, campaign: int) -> None:
+    """Wait for all transactions that change the whole campaign, before any of its rows is locked.
+
+    Without this lock, jobs that one of them runs again would come to those that another has selected.
+    """
+    if db.dialect.name == "postgresql":
+        db.execute(_LOCK, {"campaign_": campaign})
 
 
 def batched(ids: Sequence[int]) -> Iterator[Sequence[int]]:
@@ -131,7 +160,7 @@ def hold_rest(db: Connection, campaign: int, *, reason: str, now_s: float, new_o
 
 def turn(db: Connection, job: int) -> str:
     """Return the reason why the job's turn has not come, or "" if it has."""
-    mine = select(CAMPAIGN).join(JOB, and_(JOB.c.campaign == _C.id, JOB.c.lane == _C.waiting_lane))
+    mine = select(CAMPAIGN).join(LANE, LANE.c.campaign == _C.id).join(JOB, JOB.c.lane == LANE.c.id)
     row = db.execute(mine.where(JOB.c.id == job)).one_or_none()
     if row is None:
         return ""

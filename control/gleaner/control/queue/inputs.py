@@ -48,6 +48,28 @@ def take_for_spec(
     return found or None
 
 
+def take_again(
+    db: Connection, group: str, inputs: Sequence[Mapping[str, Any]] | None, *, now_s: float
+) -> list[dict[str, Any]] | None:
+    """Return the inputs of a spec whose jobs run again. Fetched inputs that are not stored any more are fetched again.
+
+    Raises `Conflict` if a stored input was removed.
+    """
+    stored = use(db, group, [one["content"] for one in inputs or () if "content" in one], now_s=now_s)
+    found: list[dict[str, Any]] = []
+    for one in inputs or ():
+        row = stored.get(one.get("content", ""))
+        if row is None and "url" in one:
+            found.append({name: one[name] for name in UrlInputSpec.model_fields})
+        elif row is None:
+            raise Conflict(
+                f"the input {one['name']} was removed from the storage: submit again with glean, which sends it"
+            )
+        else:
+            found.append({**one, "digest": row.digest})
+    return found or None
+
+
 def schemes_to_fetch(inputs: Sequence[Mapping[str, Any]] | None) -> frozenset[str]:
     """Return the schemes of the inputs in a spec that an agent still has to fetch."""
     return frozenset(allowed_urls.location(one["url"]).scheme for one in inputs or () if "digest" not in one)

@@ -27,7 +27,7 @@ from gleaner.control.queue.database import allow_whole_campaign
 from gleaner.control.queue.errors import Conflict
 from gleaner.control.queue.quota_checks import check_submission
 from gleaner.control.queue.tables import CAMPAIGN, JOB, LANE, SPEC, LaneWish
-from gleaner.control.queue.transitions import complete_all, lock, make_transition, record, record_all
+from gleaner.control.queue.transitions import lock, make_for_all, make_transition, record, record_all
 from gleaner.control.states import Outcome, State, Transition
 
 HELD_AT_SUBMISSION = "submitted so"
@@ -52,6 +52,10 @@ class SubmissionRules:
     stored_bytes: Callable[[Connection], Mapping[Whose, int]] | None = None
     """A function that returns the stored bytes of each group and user. It is called only if a quota limits them."""
 
+    def has_bytes(self, db: Connection) -> Mapping[Whose, int]:
+        """Return the stored bytes of each group and user if a quota limits them, otherwise nothing."""
+        return self.stored_bytes(db) if self.stored_bytes is not None and self.quotas.any_stored else {}
+
 
 def _check_target(outputs: OutputSpec | None, group: str, *, rules: SubmissionRules) -> None:
     if outputs is None or outputs.to is None:
@@ -75,18 +79,16 @@ def submit(
     A dry run ends after the checks. Raises `OverQuota`, and `Conflict` for an input that the group has not stored or
     whose URL is not allowed.
     """
-    spec, runs = submission.job, list(submission.runs())
+    spec, runs = accepted(submission.job, rules), list(submission.runs())
     _check_target(spec.outputs, group, rules=rules)
-    memory_mib = memory_step(spec.memory_mib, rules.nodes_memory)
-    most_memory_mib = None if spec.most_memory_mib is None else memory_step(spec.most_memory_mib, rules.nodes_memory)
     check_submission(
         db,
         rules.quotas,
         group=group,
         submitter=submitter,
         jobs=len(runs) or 1,
-        size=(spec.cpus, memory_mib),
-        has_bytes=rules.stored_bytes(db) if rules.stored_bytes is not None and rules.quotas.any_stored else {},
+        size=(spec.cpus, spec.memory_mib),
+        has_bytes=rules.has_bytes(db),
     )
     taken = inputs.take_for_spec(db, group, spec.inputs, urls=rules.urls, now_s=now_s)
     if submission.dry_run:
@@ -96,25 +98,11 @@ def submit(
         allow_whole_campaign(db)
         made = {"name": spec.name, "group": group, "submitted_s": now_s, "submitter": submitter}
         campaign = db.execute(insert(CAMPAIGN).values(made).returning(CAMPAIGN.c.id)).scalar_one()
-    accepted = {
-        "memory_mib": memory_mib,
-        "most_memory_mib": most_memory_mib,
-        "needs_at_least_s": time_step_s(spec.needs_at_least_s or 0, rules.longest_s) or None,
-        "retries": rules.default_retries if spec.retries is None else spec.retries,
-    }
-    spec = spec.model_copy(update=accepted)
-    stored = insert(SPEC).values(
-        document=spec,
-        name=spec.name,
-        saves_itself=spec.saves_itself is not None,
-        image_id=images.pushed_id(db, group, spec.image),
-        inputs=taken,
-    )
     wish = LaneWish(
         group=group,
         submitter=submitter if rules.quotas.limits_running_users(group) else "",
         cpus=spec.cpus,
-        memory_mib=memory_mib,
+        memory_mib=spec.memory_mib,
         needs_s=spec.needs_at_least_s or 0,
         mounts=spec.mounts,
         fetches=tuple(inputs.schemes_to_fetch(taken)),
@@ -125,7 +113,7 @@ def submit(
     common: dict[str, Any] = {
         "group": group,
         "campaign": campaign,
-        "spec": db.execute(stored.returning(SPEC.c.id)).scalar_one(),
+        "spec": add_spec(db, spec, taken, image_id=images.pushed_id(db, group, spec.image)),
         "lane": lane,
         "state": State.NEW,
         "held": submission.hold,
@@ -151,6 +139,30 @@ def submit(
         record_all(db, JOB.c.campaign == campaign, "submit", now_s=now_s, detail=by)
         campaign_rules.open_jobs(db, campaign)
     return Submitted(campaign=campaign, jobs=tuple(jobs))
+
+
+def accepted(spec: JobSpec, rules: SubmissionRules) -> JobSpec:
+    """Return the specification with its numbers completed, and rounded up to a step."""
+    most_mib = spec.most_memory_mib
+    numbers = {
+        "memory_mib": memory_step(spec.memory_mib, rules.nodes_memory),
+        "most_memory_mib": None if most_mib is None else memory_step(most_mib, rules.nodes_memory),
+        "needs_at_least_s": time_step_s(spec.needs_at_least_s or 0, rules.longest_s) or None,
+        "retries": rules.default_retries if spec.retries is None else spec.retries,
+    }
+    return spec.model_copy(update=numbers)
+
+
+def add_spec(db: Connection, spec: JobSpec, taken: Sequence[Mapping[str, Any]] | None, *, image_id: str | None) -> int:
+    """Store an accepted specification with the inputs and the image that its jobs keep. Return its number."""
+    stored = insert(SPEC).values(
+        document=spec,
+        name=spec.name,
+        saves_itself=spec.saves_itself is not None,
+        image_id=image_id,
+        inputs=taken,
+    )
+    return int(db.execute(stored.returning(SPEC.c.id)).scalar_one())
 
 
 def _add_runs(db: Connection, common: Mapping[str, Any], runs: Sequence[tuple[int, dict[str, str] | None]]) -> None:
@@ -256,7 +268,8 @@ def cancel_campaign(db: Connection, campaign: int, *, now_s: float, by: str = ""
     """Cancel all jobs of the campaign that are not Complete."""
     incomplete = _locked_ones(db, campaign)
     attempts.end_live_ones(db, campaign, attempts.end_columns(Ending.CANCELLED, ended_s=now_s))
-    complete_all(db, incomplete, Transition.CANCEL, now_s=now_s, detail=_signed(by), outcome=Outcome.CANCELLED)
+    make_for_all(db, incomplete, Transition.CANCEL, now_s=now_s, detail=_signed(by), outcome=Outcome.CANCELLED)
+    campaign_rules.record_end_of_all(db, campaign)
 
 
 def _incomplete(db: Connection, job: int, what: str) -> Any:
@@ -271,6 +284,7 @@ def _locked_ones(db: Connection, campaign: int) -> ColumnElement[bool]:
 
     Return the condition that selects them.
     """
+    campaign_rules.lock(db, campaign)
     allow_whole_campaign(db)
     incomplete = and_(JOB.c.campaign == campaign, JOB.c.state != State.COMPLETE)
     rows = select(JOB.c.id).where(incomplete).order_by(JOB.c.id).with_for_update().subquery()

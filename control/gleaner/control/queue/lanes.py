@@ -128,9 +128,13 @@ def ensure_for_new(db: Connection, wish: LaneWish, *, saves_itself: bool) -> int
     return _ensure(db, LaneKey(**wish.model_dump(), kind=ANY_KIND if saves_itself else SAVING))
 
 
-def ensure_of_campaign(db: Connection, wish: LaneWish, campaign: int) -> int:
-    """Create the lane of a new campaign for its jobs whose turn has not come, which claims never look at."""
-    return _ensure(db, LaneKey(**wish.model_dump(), is_closed=True, campaign=campaign), id_=-campaign)
+def ensure_of_campaign(db: Connection, wish: LaneWish, campaign: int, *, is_new: bool = False) -> int:
+    """Return the lane for the jobs of a campaign whose turn has not come. It is created if it does not exist.
+
+    Claims never look at the lane of a new campaign, and step over those for wishes that came with a rerun.
+    """
+    key = LaneKey(**wish.model_dump(), is_closed=True, campaign=campaign)
+    return _ensure(db, key, id_=-campaign if is_new else None)
 
 
 def _key(row: Any) -> LaneKey:

@@ -26,6 +26,7 @@ from gleaner.control.policy.rate_estimates import (
     with_error,
 )
 from gleaner.control.policy.returns import Blame
+from gleaner.control.queue import attempts
 from gleaner.control.queue.tables import AGENT, ATTEMPT, EVENT, JOB, NODE, RATE
 from gleaner.control.queue.transitions import insert_unless_there, record
 from gleaner.control.states import State
@@ -160,8 +161,8 @@ def record_success(db: Connection, job: int, attempt: int, *, now_s: float) -> N
 def failures_of(db: Connection, job: int) -> dict[int, tuple[str, Blame]]:
     """Return the node and the blame of each attempt of the job whose program ended with an error, without those that
     are a node's."""
-    mine = select(ATTEMPT.c.attempt, ATTEMPT.c.node, ATTEMPT.c.blame).where(ATTEMPT.c.job == job)
-    mine = mine.where(ATTEMPT.c.ending == Ending.FAILED, ATTEMPT.c.blame != Blame.NODE)
+    mine = select(ATTEMPT.c.attempt, ATTEMPT.c.node, ATTEMPT.c.blame).join(JOB, attempts.OF_THIS_RUN)
+    mine = mine.where(ATTEMPT.c.job == job, ATTEMPT.c.ending == Ending.FAILED, ATTEMPT.c.blame != Blame.NODE)
     return {row.attempt: (row.node, row.blame) for row in db.execute(mine.order_by(ATTEMPT.c.attempt))}
 
 
@@ -243,7 +244,8 @@ def _refund(db: Connection, node: Any, until_s: float, now_s: float) -> None:
     owed = select(JOB.c.id).where(JOB.c.state != State.COMPLETE, JOB.c.id.in_(select(ATTEMPT.c.job).where(there)))
     for job in db.execute(owed.order_by(JOB.c.id).with_for_update(skip_locked=True)).scalars().all():
         mine = and_(ATTEMPT.c.job == job, there)
-        charged = select(func.count()).where(mine, ATTEMPT.c.blame == Blame.JOB)
+        charged = select(func.count()).join_from(ATTEMPT, JOB, attempts.OF_THIS_RUN)
+        charged = charged.where(mine, ATTEMPT.c.blame == Blame.JOB)
         retries = int(db.execute(charged).scalar_one())
         db.execute(update(ATTEMPT).where(mine).values(blame=Blame.NODE))
         if retries:

@@ -129,6 +129,8 @@ def job_detail(db: Connection, job: int) -> JobDetail:
     more = db.execute(columns).mappings().one()
     spec = more["document"].resolved(job=job, campaign=row.campaign, index=row.index, parameters=row.parameters)
     events, slices = tuple(_events(db, job)), tuple(_attempts(db, job))
+    reruns = [place for place, event in enumerate(events) if event.what == event_name(Transition.RERUN)]
+    of_this_run = events[max(reruns, default=0) :]
     ended = next((each for each in reversed(slices) if each.ending is not None), None)
     return JobDetail.model_validate(
         {
@@ -136,10 +138,10 @@ def job_detail(db: Connection, job: int) -> JobDetail:
             "inputs": more["inputs"] or (),
             "spec": spec,
             "delivery": deliveries.find(db, job) if spec.outputs is not None else None,
-            "unmatched": [event.detail for event in events if event.what == NOTHING_TO_KEEP],
+            "unmatched": [event.detail for event in of_this_run if event.what == NOTHING_TO_KEEP],
             "job": row,
             "counted_s": attempts.counted_s(db, [job]).get(job, 0.0),
-            "failed_because": next((event.detail for event in reversed(events) if event.what == "fail"), None),
+            "failed_because": next((event.detail for event in reversed(of_this_run) if event.what == "fail"), None),
             "last_failure": _last_failure(row, ended),
             "waits_because": None,
             "unsaved_because": _unsaved_because(ended),
@@ -236,13 +238,14 @@ def archives_to_keep(db: Connection, jobs: Collection[int]) -> dict[int, Kept]:
     )
     for job, attempt, number in db.execute(found):
         named.setdefault(job, set()).add((attempt, number))
-    rows = db.execute(select(JOB.c.id, JOB.c.state, JOB.c.attempt, JOB.c.output_digest).where(JOB.c.id.in_(jobs)))
+    columns = (JOB.c.id, JOB.c.state, JOB.c.attempt, JOB.c.sound_attempt, JOB.c.output_digest)
+    rows = db.execute(select(*columns).where(JOB.c.id.in_(jobs)))
     return {
         row.id: Kept(
             is_complete=row.state is State.COMPLETE,
             latest_attempt=row.attempt,
             checkpoints=frozenset() if row.state is State.COMPLETE else frozenset(named.get(row.id, ())),
-            output_attempt=None if row.output_digest is None else row.attempt,
+            output_attempt=None if row.output_digest is None else row.sound_attempt,
         )
         for row in rows
     }
@@ -250,10 +253,10 @@ def archives_to_keep(db: Connection, jobs: Collection[int]) -> dict[int, Kept]:
 
 def output(db: Connection, job: int) -> FoundOutput | None:
     """Return the output of a Complete job, or None if it left no output. Raises `NotFound`."""
-    row = db.execute(select(JOB.c.attempt, JOB.c.output_digest).where(JOB.c.id == job)).one_or_none()
+    row = db.execute(select(JOB.c.sound_attempt, JOB.c.output_digest).where(JOB.c.id == job)).one_or_none()
     if row is None:
         raise NotFound(f"there is no job {job}")
-    return None if row.output_digest is None else FoundOutput(row.attempt, row.output_digest)
+    return None if row.output_digest is None else FoundOutput(row.sound_attempt, row.output_digest)
 
 
 def campaign_group(db: Connection, campaign: int) -> str:

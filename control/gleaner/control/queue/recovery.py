@@ -8,7 +8,7 @@ first of the two that publishes an archive succeeds (`Draft.publish`), and the o
 All functions work in the caller's transaction.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from gleaner.control.queue import attempt_reports, attempts, compatibility, jobs
 from gleaner.control.queue.errors import QueueError
 from gleaner.control.queue.tables import AGENT, EVENT, JOB, WEB_SESSION, Phase
 from gleaner.control.queue.transitions import lock, record, take
-from gleaner.control.states import State
+from gleaner.control.states import Outcome, State
 
 PUT_BACK = "put back"
 """The name of the event of each job that was unended in the backup."""
@@ -64,10 +64,10 @@ def unfinished_attempts(db: Connection) -> Mapping[int, int]:
     return {row.id: row.attempt for row in rows}
 
 
-def recover(db: Connection, found: Iterable[Found], *, stored_jobs: Collection[int], now_s: float) -> Recovered:
+def recover(db: Connection, found: Iterable[Found], *, stored_jobs: Mapping[int, int], now_s: float) -> Recovered:
     """Make a restored queue consistent: accept the archives in the storage, and never repeat a number that it contains.
 
-    `stored_jobs` are all jobs with an archive in the storage.
+    `stored_jobs` are all jobs with an archive in the storage, each with the latest attempt that has one.
     """
     taken_s = db.execute(select(func.max(EVENT.c.at_s))).scalar_one() or now_s
     by_job: dict[int, list[Found]] = {}
@@ -81,12 +81,16 @@ def recover(db: Connection, found: Iterable[Found], *, stored_jobs: Collection[i
         ended, went_on = ended + ended_now, went_on + went_on_now
         if not ended_now:
             _end_attempts(db, lock(db, job), by_job.get(job, []), now_s=now_s)
+    for row in db.execute(select(JOB.c.id, JOB.c.attempt).where(JOB.c.outcome != Outcome.SUCCEEDED)).all():
+        latest = stored_jobs.get(row.id, 0)
+        if latest > row.attempt:  # it was run again after the backup, and can be once more
+            db.execute(update(JOB).where(JOB.c.id == row.id).values(attempt=latest))
     _set_next_job(db, max((*known, *stored_jobs), default=0))
     # An agent gets no job before its next heartbeat, which tells it to drop its jobs. Otherwise it could get a job with
     # the same number as one that it still runs, which was submitted after the backup.
     db.execute(update(AGENT).where(AGENT.c.phase == Phase.LIVE).values(phase=Phase.SILENT))
     db.execute(delete(WEB_SESSION))  # agents that have ended since must not be open again
-    return Recovered(ended, went_on, len(open_jobs) - ended, len(set(stored_jobs) - known), taken_s)
+    return Recovered(ended, went_on, len(open_jobs) - ended, len(stored_jobs.keys() - known), taken_s)
 
 
 def _try_to_let_count(db: Connection, job: int, found: list[Found], *, now_s: float) -> tuple[bool, bool]:

@@ -146,7 +146,8 @@ def _removals(
         for one in jobs.crowded:
             yield from _in_batches(writing, "events", partial(remove_surplus_events, job=one, at_most=REMOVED))
         if jobs.old:
-            yield from _in_batches(writing, "events", partial(remove_events, jobs=jobs.old, at_most=REMOVED))
+            old = partial(remove_events, jobs=jobs.old, before_s=before_s, at_most=REMOVED)
+            yield from _in_batches(writing, "events", old)
         job = jobs.last
 
 
@@ -201,9 +202,10 @@ def remove_agents(db: Connection, names: Sequence[str], *, before_s: float) -> i
     return len(gone)
 
 
-def remove_events(db: Connection, jobs: Sequence[int], *, at_most: int) -> int:
-    """Remove events of these jobs. Return how many."""
-    some = select(EVENT.c.id).where(EVENT.c.job.in_(jobs)).limit(at_most)
+def remove_events(db: Connection, jobs: Sequence[int], *, before_s: float, at_most: int) -> int:
+    """Remove events of those of these jobs that ended before that time and do not run again. Return how many."""
+    some = select(EVENT.c.id).join(JOB, JOB.c.id == EVENT.c.job).where(JOB.c.id.in_(jobs), JOB.c.ended_s < before_s)
+    some = some.limit(at_most)
     return db.execute(delete(EVENT).where(EVENT.c.id.in_(some))).rowcount
 
 
@@ -217,8 +219,13 @@ def remove_surplus_events(db: Connection, job: int, *, at_most: int) -> int:
 
 
 def trim(db: Connection, job: int, *, keep: int, at_most: int) -> int:
-    """Remove the oldest lines of the job's log until `keep` lines remain. Return how many were removed."""
+    """Remove the oldest lines of the job's log until `keep` lines remain. Return how many were removed.
+
+    All lines are removed only if the job has not been run again meanwhile.
+    """
     spans = select(ATTEMPT.c.attempt, _LOWEST.label("low"), _HIGHEST.label("high")).where(ATTEMPT.c.job == job)
+    if not keep:
+        spans = spans.join(JOB, JOB.c.id == ATTEMPT.c.job).where(JOB.c.state == State.COMPLETE)
     found = [row for row in db.execute(spans.order_by(ATTEMPT.c.attempt)) if row.low is not None]
     excess = sum(row.high - row.low + 1 for row in found) - keep
     if excess <= 0:

@@ -106,7 +106,7 @@ def make_transition(
     db.execute(_ADD_EVENT, event)
 
 
-def complete_all(
+def make_for_all(
     db: Connection,
     which: ColumnElement[bool],
     transition: Transition,
@@ -115,11 +115,13 @@ def complete_all(
     detail: str = "",
     **facts: object,
 ) -> None:
-    """Complete all these jobs by one transition.
+    """Make one transition of all these jobs.
 
     The caller has locked their rows, so that they cannot change meanwhile.
     """
-    values = {f"to_{name}": value for name, value in facts.items()} | {"now_": now_s}
+    values = {f"to_{name}": value for name, value in facts.items()}
+    if transition.target is State.COMPLETE:
+        values["now_"] = now_s
     record_all(db, which, event_name(transition), now_s=now_s, detail=detail)
     db.execute(update(JOB).where(which, _from(transition)).values(_facts(transition, tuple(facts))), values)
 
@@ -197,7 +199,11 @@ def _facts(transition: Transition, facts: tuple[str, ...]) -> dict[str, Any]:
     if transition.target is not State.RUNNING:
         values["agent"] = null()
     if transition.target is State.NEW:
-        values |= {"from_attempt": null(), "from_number": null(), "lane": LANE_OF_NEW}
+        values |= {"from_attempt": null(), "from_number": null()}
+        values.setdefault("lane", LANE_OF_NEW)
+    if transition is Transition.RERUN:
+        values |= dict.fromkeys(("outcome", "exit_code", "ended_s", "output_digest", "output_bytes"), null())
+        values |= {"failures": 0, "sound_attempt": JOB.c.attempt, "earlier_attempts": JOB.c.attempt}
     if transition.target is State.COMPLETE:
         values |= {"ended_s": bindparam("now_"), "held": false(), "hold_reason": null()}
     return values

@@ -13,7 +13,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse, Response
 from pydantic import BaseModel, ValidationError
 
-from gleaner.agent.job_spec import JobSpec
 from gleaner.control.api import campaigns, drains, images, jobs, nodes
 from gleaner.control.api.access import Admin, Caller, User
 from gleaner.control.api.campaigns import CampaignPath
@@ -23,10 +22,9 @@ from gleaner.control.campaigns import campaign_file
 from gleaner.control.campaigns.parameter_files import read_rows
 from gleaner.control.input_errors import InputError
 from gleaner.control.models.drains import DrainRequest, ResumeRequest
-from gleaner.control.models.jobs import MigrateRequest, Priority, Submission
+from gleaner.control.models.jobs import MigrateRequest, Priority
 from gleaner.control.queue import searches
 from gleaner.control.queue.errors import QueueError
-from gleaner.control.states import State
 from gleaner.control.web.gate import ROOT, Fields
 from gleaner.control.web.rendering import link, page, problem_page
 
@@ -43,13 +41,19 @@ memory_mib: 512
 indices: 1-12
 """
 Model = TypeVar("Model", bound=BaseModel)
-JOB_VERBS: Mapping[str, Callable[..., object]] = {"hold": jobs.hold, "release": jobs.release, "cancel": jobs.cancel}
+JOB_VERBS: Mapping[str, Callable[..., object]] = {
+    "hold": jobs.hold,
+    "release": jobs.release,
+    "cancel": jobs.cancel,
+    "rerun": jobs.rerun,
+}
 CAMPAIGN_VERBS: Mapping[str, Callable[..., object]] = {
     "hold": campaigns.hold_campaign,
     "release": campaigns.release_campaign,
     "cancel": campaigns.cancel_campaign,
+    "rerun": campaigns.rerun_campaign,
 }
-Verb = Annotated[str, Path(pattern="^(hold|release|cancel)$")]
+Verb = Annotated[str, Path(pattern="^(hold|release|cancel|rerun)$")]
 
 
 @router.post("/jobs/{job}/priority")
@@ -66,24 +70,9 @@ def migrate_job(caller: User, job: JobPath, fields: Fields) -> Response:
     return _to(f"{ROOT}/jobs/{job}", "migrate")
 
 
-@router.post("/jobs/{job}/rerun")
-def rerun_job(caller: User, job: JobPath, fields: Fields) -> Response:
-    """Submit a job like one that has ended, with the same program and the same needs."""
-    detail = jobs.show(caller, job)
-    if detail.job.state is not State.COMPLETE:
-        raise HTTPException(409, f"job {job} has not ended: cancel it first, or let it go on")
-    now: dict[str, object] = {"memory_mib": detail.job.memory_mib, "priority": detail.job.priority}
-    now["inputs"] = [one.spec for one in detail.inputs]
-    if detail.spec.most_memory_mib == detail.job.memory_mib:  # the job's need has grown to the maximum
-        now["most_memory_mib"] = None
-    again = Submission(job=_model(JobSpec, detail.spec.model_dump() | now), group=detail.job.group)
-    made = jobs.submit(caller, again, _key(fields))
-    return _to(f"{ROOT}/jobs/{made.jobs[0]}", "submit")
-
-
 @router.post("/jobs/{job}/{verb}")
 def act_on_job(request: Request, caller: User, job: JobPath, verb: Verb, fields: Fields) -> Response:
-    """Hold, release or cancel a job."""
+    """Hold, release or cancel a job, or run it again."""
     if verb == "cancel" and not _is_confirmed(fields):
         row = jobs.show(caller, job).job
         return _question(request, fields, f"Cancel job {job}, {row.name}? It ends for good.", f"{ROOT}/jobs/{job}")
@@ -93,7 +82,7 @@ def act_on_job(request: Request, caller: User, job: JobPath, verb: Verb, fields:
 
 @router.post("/campaigns/{campaign}/{verb}")
 def act_on_campaign(request: Request, caller: User, campaign: CampaignPath, verb: Verb, fields: Fields) -> Response:
-    """Hold, release or cancel all jobs of a campaign."""
+    """Hold, release or cancel all jobs of a campaign, or run the failed ones again."""
     if verb == "cancel" and not _is_confirmed(fields):
         now = campaigns.show(caller, campaign)
         left = now.unfinished

@@ -37,7 +37,7 @@ class CampaignRecord(KnownCampaign, QueueRecord, table=True):
 
     __tablename__ = "campaign"
     id: int = Field(default=None, primary_key=True, sa_type=BIG_ID)
-    # The closed lane in which its jobs wait for their turn. None: they do not.
+    # The closed lane in which its jobs wait for their turn, besides lanes for other wishes. None: they do not wait.
     waiting_lane: int | None = Field(default=None, foreign_key="lane.id")
     max_running: int | None = None  # So many of its jobs may be open at once. None: all.
     open_jobs: int = 0  # The jobs that have left the waiting lane and have not ended.
@@ -116,6 +116,7 @@ class LaneRecord(LaneKey, QueueRecord, table=True):
         CheckConstraint("cpus >= 1", "cpus_positive"),
         CheckConstraint("memory_mib >= 1", "memory_positive"),
         Index("lane_key", *LaneKey.model_fields, unique=True),
+        partial_index("lane_of_campaign", "campaign", where="campaign <> 0"),
     )
     id: int = Field(primary_key=True)
 
@@ -163,7 +164,7 @@ class JobRecord(QueueRecord, table=True):
         CheckConstraint("state <> 'Complete' OR NOT held", "complete_not_held"),
         CheckConstraint('(campaign IS NULL) = ("index" IS NULL)', "index_iff_campaign"),
         CheckConstraint("attempt >= 0", "attempt_counts"),
-        CheckConstraint("sound_attempt BETWEEN 0 AND attempt", "sound_was_made"),
+        CheckConstraint("sound_attempt BETWEEN earlier_attempts AND attempt", "sound_was_made"),
         CheckConstraint("retries >= 0 AND failures BETWEEN 0 AND retries + 1", "failures_bounded"),
         # In claim order within each lane. "Saved" sorts after "New", so the descending order puts saved jobs first.
         partial_index("job_waiting", "lane", text("state DESC"), text("priority DESC"), "id", where=WAITS),
@@ -197,6 +198,8 @@ class JobRecord(QueueRecord, table=True):
     lost: bool  # True if the latest attempt was given up, so that its own report still counts.
     # The latest attempt that shows that the job does not kill its agents. Losses are counted after it.
     sound_attempt: int
+    # The attempts before the latest rerun. Their failures and their computing time do not count against limits.
+    earlier_attempts: int = 0
     from_attempt: int | None = None
     # The checkpoint from which the next attempt continues (of a Running job: from which the current one continued).
     from_number: int | None = None
