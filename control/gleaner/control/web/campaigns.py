@@ -22,7 +22,7 @@ def campaign_list(request: Request, caller: User, wanted: Annotated[CampaignSear
     if caller.group is not None:
         wanted = wanted.model_copy(update={"group": caller.group})
     with caller.reading() as db:
-        found = searches.campaign_page(db, wanted)
+        found = searches.campaign_page(db, wanted, now_s=caller.now_s)
     return page(request, "campaigns.html", found=found, wanted=wanted, rows_a_page=ROWS_A_PAGE)
 
 
