@@ -34,7 +34,7 @@ def queue(queue_engine: Engine) -> QueueHarness:
 
 
 def prune(state: ControlState, now_s: float) -> None:
-    retention.remove_old_rows(state.engine, state.writing, state.settings.queue, state.settings.history, now_s)
+    retention.remove_old_rows(state.engine, state.writing, state.settings, now_s)
 
 
 def rows(queue: QueueHarness) -> dict[str, int]:

@@ -58,8 +58,8 @@ class QueueSettings(_Table):
     losses_until_held: int = Field(default=3, ge=1)
     """A job that is lost together with its agent this many times in a row, on different nodes, is held."""
     keep_days: int = Field(default=90, ge=1)
-    """Lines that jobs have printed, and events, are removed this long after the jobs' end. Results stay. Agents that
-    never got a job are also removed. Choose a shorter time if the database grows too large."""
+    """Lines that jobs have printed, and events, are removed this long after the jobs' end; results, after `[outputs]
+    keep_days`. Agents that never got a job are also removed. Choose a shorter time if the database grows too large."""
     keep_decisions: int = Field(default=200_000, ge=1)
     """The number of stored decisions that are kept. If there are more, the oldest are removed, once an hour. Decisions
     older than `keep_days` are always removed."""
@@ -534,6 +534,13 @@ class OutputSettings(_Table):
     """A target that accepts nothing for this long is given up for a while."""
     tries: int = Field(default=20, ge=1, le=1000)
     """After this number of failures a delivery is given up. The pause between two tries grows up to ten minutes."""
+    keep_days: float | None = Field(default=None, gt=0, le=MOST)
+    """Results are removed from the storage this long after the jobs' end. Without it, they stay until somebody removes
+    them with `glean rm`."""
+
+    @property
+    def keep_s(self) -> float | None:
+        return None if self.keep_days is None else self.keep_days * DAY_S
 
     @field_validator("urls")
     @classmethod

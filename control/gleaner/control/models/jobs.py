@@ -8,10 +8,9 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, computed_field, model_validator
 from pydantic_core import PydanticCustomError
 
-from gleaner.agent.job_spec import MAX_ID, NUMBER, Flag, Image, JobSpec, Memory, Name, Shape
+from gleaner.agent.job_spec import NUMBER, Flag, Image, JobSpec, Memory, Name, Shape
 from gleaner.agent.messages import ReturnReason
 from gleaner.control.models.base import Reply
-from gleaner.control.models.campaigns import MAX_CAMPAIGN
 from gleaner.control.models.inputs import JobInput
 from gleaner.control.models.outputs import DeliveryRow
 from gleaner.control.models.parameters import MOST_JOBS, ParameterSpace, misuse, of_single
@@ -129,6 +128,8 @@ class JobRow(Reply):
     ended_s: float | None
     submitter: str = ""
     """The user who submitted the job, or "" for jobs that are older than this field."""
+    kept_until_s: float | None = None
+    """The time until which its result is kept. None: it has none, or it is kept until somebody removes it."""
 
 
 class Ending(StrEnum):
@@ -234,20 +235,8 @@ class JobDetail(Reply):
     output_bytes: int | None
 
 
-class JobFilter(Shape):
-    """The selection of jobs to list. All given conditions must be satisfied."""
-
-    state: State | None = None
-    group: Name | None = None
-    campaign: int | None = Field(default=None, ge=1, le=MAX_CAMPAIGN)
-    held: bool | None = None
-    after: int = Field(default=0, ge=0, le=MAX_ID)
-    """Only jobs with a higher id than the last one of the previous page."""
-    limit: int = Field(default=100, ge=1, le=1000)
-
-
 class JobList(Reply):
-    """A page of jobs, by ascending id, and the number of all matching jobs."""
+    """Jobs on one page of a search, and the number of all matching jobs."""
 
     jobs: tuple[JobRow, ...]
     total: int

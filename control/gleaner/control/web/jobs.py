@@ -17,7 +17,7 @@ from gleaner.control.models.decisions import DecisionRow
 from gleaner.control.models.jobs import AttemptRow, CheckpointRow, Ending, JobDetail, LogPage
 from gleaner.control.models.searches import JobSearch, Search
 from gleaner.control.policy.subjects import job_subject
-from gleaner.control.queue import logs, node_losses, searches
+from gleaner.control.queue import logs, node_losses
 from gleaner.control.web.gate import ROOT
 from gleaner.control.web.rendering import page
 from gleaner.control.web.slice_chart import slice_chart
@@ -38,11 +38,8 @@ REASONS: Mapping[str, str] = {
 @router.get("")
 def job_list(request: Request, caller: User, wanted: Annotated[JobSearch, Query()]) -> Response:
     """Return the jobs that the caller is allowed to see."""
-    if caller.group is not None:
-        wanted = wanted.model_copy(update={"group": caller.group})
-    with caller.reading() as db:
-        found = searches.job_page(db, wanted)
-    return page(request, "jobs.html", found=found, wanted=wanted)
+    wanted = wanted.model_copy(update={"group": caller.group or wanted.group})
+    return page(request, "jobs.html", found=jobs.list_jobs(caller, wanted), wanted=wanted)
 
 
 @router.get("/{job}")

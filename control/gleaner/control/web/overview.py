@@ -12,10 +12,10 @@ from gleaner.agent.common.quantities import in_words
 from gleaner.control.api import campaigns, nodes
 from gleaner.control.api.access import Caller, User
 from gleaner.control.models.nodes import ClusterStatus, NodeRow
-from gleaner.control.models.searches import CampaignSearch
+from gleaner.control.models.searches import CampaignFilter
 from gleaner.control.policy.lossy_nodes import SliceCounts, conspicuous
 from gleaner.control.policy.node_time import DAY_S, BandStep, band
-from gleaner.control.queue import node_history, queries, searches
+from gleaner.control.queue import node_history, queries
 from gleaner.control.queue.queries import SilentAgents
 from gleaner.control.web.band_chart import HOUR_S, RANGES, BandChart, band_chart
 from gleaner.control.web.gate import ROOT
@@ -74,13 +74,10 @@ def overview(request: Request, caller: User, wanted: WantedRange = "hours") -> R
     phases: dict[str, int] = {}
     for agent in nodes.list_agents(caller):
         phases[agent.phase] = phases.get(agent.phase, 0) + 1
-    own = CampaignSearch(submitter=caller.name, group=caller.group)
-    with caller.reading() as db:
-        mine = searches.campaign_page(db, own, OWN_CAMPAIGNS)
     return page(
         request,
         "overview.html",
-        mine=mine,
+        mine=campaigns.list_campaigns(caller, CampaignFilter(mine=True, limit=OWN_CAMPAIGNS)),
         jobs=status,
         cluster=cluster,
         uses=node_uses(cluster.nodes),
