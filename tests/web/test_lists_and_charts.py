@@ -111,6 +111,9 @@ def test_a_band_is_as_high_as_the_most_cores_and_its_parts_lie_on_each_other() -
     }
     assert [layer.share for layer in chart.layers if layer.path] == [480 / 900, 300 / 900, 120 / 900]
     assert band_chart([_step(0)], now_s=60) is None
+    late = band_chart([*map(_step, range(0, 3000, 60)), *(_step(s, idle=1) for s in range(3000, 6000, 60))], now_s=9999)
+    assert late is not None
+    assert late.begin_s == 3000  # it begins with the first data
 
 
 def test_a_step_that_is_not_over_is_measured_by_what_has_passed_of_it() -> None:
