@@ -123,7 +123,7 @@ def _job() -> str:
 
 From `control/gleaner/control/states.py`. `claim`, `start over` and `cancel` may leave a waiting
 job, New or Saved. All other transitions from New or Saved are late reports of an attempt that was
-taken for lost.
+taken for lost. `rerun` leaves only a job that failed or was cancelled.
 
 {_diagram(_merged(edges()))}"""
 

@@ -97,6 +97,7 @@ def test_a_user_sees_and_changes_only_the_own_groups_jobs(harness: ApiHarness) -
         stranger.post(f"/v1/jobs/{job}/hold"),
         stranger.post(f"/v1/jobs/{job}/release"),
         stranger.post(f"/v1/jobs/{job}/cancel"),
+        stranger.post(f"/v1/jobs/{job}/rerun"),
         stranger.patch(f"/v1/jobs/{job}", {"priority": 5}),
     ]:
         assert "another group" in detail(answer, 403)
@@ -110,8 +111,8 @@ def test_a_user_sees_and_changes_only_the_own_groups_jobs(harness: ApiHarness) -
 def test_a_campaign_belongs_to_its_group(harness: ApiHarness) -> None:
     harness.user.submit(indices=[0, 1])
     stranger = harness.caller("user", "carol", "cms")
-    for path in ["/v1/campaigns/1/hold", "/v1/campaigns/1/release", "/v1/campaigns/1/cancel"]:
-        assert "another group" in detail(stranger.post(path), 403)
+    for verb in ["hold", "release", "cancel", "rerun"]:
+        assert "another group" in detail(stranger.post(f"/v1/campaigns/1/{verb}"), 403)
     assert "another group" in detail(stranger.get("/v1/campaigns/1"), 403)
     assert harness.user.get("/v1/campaigns/1").json()["new"] == 2
 
@@ -220,6 +221,7 @@ def test_a_program_that_does_not_lead_serves_reads_and_names_the_leader(harness:
         harness.user.post("/v1/jobs", {"job": {"name": "pi", "image": "gleaner/pi"}}),
         harness.user.patch(f"/v1/jobs/{job}", {"priority": 1}),
         harness.user.post(f"/v1/jobs/{job}/cancel"),
+        harness.user.post(f"/v1/jobs/{job}/rerun"),
         harness.admin.post("/v1/tokens", {"role": "admin", "name": "x"}),
         agent.ask("claim", {"cpus": 1, "memory_mib": 512}),
         agent.ask("beat", {}),

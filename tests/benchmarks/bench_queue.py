@@ -186,7 +186,7 @@ def _fill(engine: Engine, waiting: int, group: str) -> None:
         there = db.execute(counted, {"group": group}).scalar_one()
         columns = (
             '"group", submitter, spec, lane, state, held, priority, retries, failures, attempt, lost, sound_attempt,'
-            " submitted_s"
+            " earlier_attempts, submitted_s"
         )
         db.execute(
             text(

@@ -190,6 +190,21 @@ def test_a_whole_campaign_is_held_released_and_cancelled(harness: CliHarness) ->
     assert json.loads(harness.good("cancel", "--campaign", number, "--json"))["cancelled"] == 3
 
 
+def test_what_failed_runs_again_alone_or_with_its_campaign_and_other_memory(harness: CliHarness) -> None:
+    number = str(campaign(harness))
+    for wrong in ([], ["1", "--campaign", number], ["--campaign", number], ["1", "--failed"]):
+        assert "say what to run again" in harness.refused("rerun", *wrong, code=2)
+    assert "--memory-mib must be like" in harness.refused("rerun", "1", "--memory-mib", "much", code=2)
+    harness.good("cancel", "--campaign", number)
+    assert harness.refused("rerun", "--campaign", number, "--failed", code=1).startswith("campaign 1 has no failed job")
+    code, out, err = harness.run("rerun", "--campaign", number, "--only", "1-2", "--memory-mib", "1G")
+    assert (code, out) == (0, "campaign 1: jobs 2 to 3\n")
+    assert err == "glean: they run again; `glean wait --campaign 1` waits until they have ended\n"
+    (row,) = json.loads(harness.good("rerun", "1", "--image", "other", "--json"))
+    assert (row["state"], row["memory_mib"], row["campaign"]) == ("New", 256, 1)
+    assert json.loads(harness.good("show", "2", "--json"))["job"]["memory_mib"] == 1024
+
+
 def test_list_filters_and_says_how_many_there_are(harness: CliHarness) -> None:
     number = str(campaign(harness))
     job = submit(harness, "--hold")

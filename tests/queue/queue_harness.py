@@ -83,12 +83,18 @@ class QueueHarness:
             }
 
     def submit(
-        self, *, indices: tuple[int, ...] | None = None, hold: bool = False, group: str = "physics", **spec: Any
+        self,
+        *,
+        indices: tuple[int, ...] | None = None,
+        hold: bool = False,
+        group: str = "physics",
+        submitter: str = "",
+        **spec: Any,
     ) -> Submitted:
         job = JobSpec(**({"name": "run", "image": "pythia", "retries": 1} | spec))
         submission = Submission(job=job, indices=indices, hold=hold)
         rules = jobs.SubmissionRules(2, targets=self.targets)
-        return self.do(jobs.submit, submission, group=group, rules=rules, now_s=self.now_s)
+        return self.do(jobs.submit, submission, group=group, submitter=submitter, rules=rules, now_s=self.now_s)
 
     def job(self, **spec: Any) -> int:
         return self.submit(**spec).jobs[0]

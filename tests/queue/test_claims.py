@@ -18,7 +18,9 @@ from gleaner.control.queue.database import connect, transaction
 from gleaner.control.queue.errors import Conflict
 
 
-def test_saved_comes_before_new_then_the_highest_priority_then_the_oldest(harness: QueueHarness) -> None:
+def test_of_one_submitter_the_highest_priority_comes_first_then_saved_before_new_then_the_oldest(
+    harness: QueueHarness,
+) -> None:
     plain, saved, high, higher, saved_high = harness.submit(indices=(0, 1, 2, 3, 4)).jobs
     for job, priority in ((high, 5), (higher, 6), (saved_high, 3)):
         harness.do(jobs.set_priority, job, priority, now_s=1.0)
@@ -28,7 +30,22 @@ def test_saved_comes_before_new_then_the_highest_priority_then_the_oldest(harnes
             harness.record_save(job, 1)
         else:
             harness.record_return(job, 1, ReturnReason.UNSTARTED)
-    assert [each.job for each in harness.claim("a")] == [saved_high, saved, higher, high, plain]
+    assert [each.job for each in harness.claim("a")] == [higher, high, saved_high, saved, plain]
+
+
+def test_of_several_submitters_saved_comes_before_new_and_a_high_priority_delays_only_its_own(
+    harness: QueueHarness,
+) -> None:
+    mine, theirs = harness.job(submitter="alice"), harness.job(submitter="bob", priority=1)
+    harness.claim(harness.agent("a"))
+    for job in (mine, theirs):
+        harness.record_save(job, 1)
+    urgent, new = harness.job(submitter="alice", priority=9), harness.job(submitter="carol", priority=3)
+    before = {job: harness.look(queries.waiting_before, job, at_most=9) for job in (mine, theirs, urgent, new)}
+    assert before == {mine: 2, theirs: 0, urgent: 1, new: 3}
+    assert [each.job for each in harness.claim("a", most=1)] == [theirs], "also where only one is read"
+    harness.record_save(theirs, 2)
+    assert [each.job for each in harness.claim("a")] == [theirs, urgent, mine, new]
 
 
 def test_the_order_holds_across_jobs_of_different_sizes(harness: QueueHarness) -> None:

@@ -54,7 +54,9 @@ def test_what_one_group_leaves_another_takes(harness: QueueHarness) -> None:
     }
 
 
-def test_within_a_group_saved_comes_before_new_then_priority_then_age_across_sizes(harness: QueueHarness) -> None:
+def test_within_a_group_priority_counts_first_then_saved_before_new_then_age_across_sizes(
+    harness: QueueHarness,
+) -> None:
     low, high, saved = harness.job(), harness.job(cpus=2, priority=5), harness.job(memory_mib=300)
     harness.agent("a")
     for job in claim(harness, "a", Shares()):
@@ -64,7 +66,7 @@ def test_within_a_group_saved_comes_before_new_then_priority_then_age_across_siz
             harness.record_return(job.job, 1, ReturnReason.UNSTARTED)
     other = harness.job(group="chemistry")
     known = Shares(ShareRules({"physics": 100}), capacity_cpus=64)
-    assert [job.job for job in claim(harness, "a", known)] == [saved, high, low, other]
+    assert [job.job for job in claim(harness, "a", known)] == [high, saved, low, other]
 
 
 def test_a_group_whose_jobs_do_not_fit_keeps_nobody_waiting(harness: QueueHarness) -> None:

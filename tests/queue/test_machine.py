@@ -93,7 +93,7 @@ class Agents(RuleBasedStateMachine):
         self.was_put_back = False
         self.started = 0
         self.start_agent()
-        self.submit(3, 1, 0, 1)
+        self.submit(3, 1, 0, 1, "alice")
 
     def pick(self, data: st.DataObject, *, with_work: bool = False) -> Pretended:
         able = [each for each in self.agents if not each.dead and (each.believes or not with_work)]
@@ -105,9 +105,16 @@ class Agents(RuleBasedStateMachine):
     def has_work(self) -> bool:
         return any(each.believes for each in self.agents if not each.dead)
 
-    @rule(count=st.integers(1, 3), cpus=st.integers(1, 3), priority=st.integers(0, 2), retries=st.integers(0, 2))
-    def submit(self, count: int, cpus: int, priority: int, retries: int) -> None:
-        self.harness.submit(indices=tuple(range(count)), cpus=cpus, priority=priority, retries=retries)
+    @rule(
+        count=st.integers(1, 3),
+        cpus=st.integers(1, 3),
+        priority=st.integers(0, 2),
+        retries=st.integers(0, 2),
+        submitter=st.sampled_from(["alice", "bob"]),
+    )
+    def submit(self, count: int, cpus: int, priority: int, retries: int, submitter: str = "bob") -> None:
+        wanted: dict[str, Any] = {"cpus": cpus, "priority": priority, "retries": retries}
+        self.harness.submit(indices=tuple(range(count)), submitter=submitter, **wanted)
 
     @precondition(lambda self: len(self.agents) < 8)
     @rule()
@@ -139,15 +146,19 @@ class Agents(RuleBasedStateMachine):
         waiting = [row for row in self.jobs() if row.state in WAITING and not row.held]
         assert all(barred_nodes(row, [agent.node]) for row in waiting if agent.node in self.refusals(row))
         waiting = [row for row in waiting if not barred_nodes(row, [agent.node])]
-        waiting.sort(key=lambda row: (row.state is not State.SAVED, -row.priority, row.id))
         taken: list[int] = []
         with self.engine.connect() as connection:
             until_s = connection.execute(select(NODE.c.excluded_until_s).where(NODE.c.name == agent.node)).scalar()
         most = returns.allowance(until_s, self.harness.now_s)
-        for row in waiting:
-            if row.cpus <= cpus and (most is None or len(taken) < most):
-                cpus -= row.cpus
-                taken.append(row.id)
+        while most is None or len(taken) < most:
+            fitting = [row for row in waiting if row.cpus <= cpus and row.id not in taken]
+            fitting.sort(key=lambda row: (-row.priority, row.state is not State.SAVED, row.id))
+            firsts = {row.submitter: row for row in reversed(fitting)}.values()
+            if not firsts:
+                break
+            first = min(firsts, key=lambda row: (row.state is not State.SAVED, -row.priority, row.id))
+            cpus -= first.cpus
+            taken.append(first.id)
         return taken
 
     @precondition(has_work)

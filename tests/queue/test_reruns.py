@@ -80,32 +80,6 @@ def test_a_late_report_of_an_earlier_attempt_changes_nothing(harness: QueueHarne
     assert harness.record_heartbeat("first", (job, 1)).orders == ("drop",)
 
 
-@pytest.mark.parametrize("state", ["New", "Running", "Saved"])
-def test_what_has_not_ended_is_not_run_again(harness: QueueHarness, state: str) -> None:
-    job = harness.job()
-    if state != "New":
-        harness.claim_one(harness.agent("first"))
-    if state == "Saved":
-        harness.record_save(job, 1)
-    with pytest.raises(Conflict, match=f"job {job} cannot run again before it has ended: it is {state}"):
-        harness.rerun(job)
-
-
-def test_failures_and_saves_of_earlier_attempts_do_not_count(harness: QueueHarness) -> None:
-    job = harness.job(retries=1)
-    harness.agent("first")
-    for attempt in (1, 2):
-        harness.claim_one("first")
-        harness.record_completion(job, attempt, exit_code=1)
-        harness.now_s += 1000
-        harness.record_heartbeat("first")
-    assert harness.row(job).outcome is Outcome.FAILED
-    harness.rerun(job)
-    harness.claim_one("first")
-    harness.record_completion(job, 3, exit_code=1)
-    assert (harness.row(job).state, harness.detail(job).failures) == (State.NEW, 1)
-
-
 def test_garbage_collection_spares_what_the_new_run_writes(harness: QueueHarness) -> None:
     job = failed(harness)
     before = harness.look(queries.archives_to_keep, [job])[job]
@@ -244,16 +218,3 @@ def test_of_two_users_who_run_a_campaign_again_at_once_one_is_told_that_nothing_
         events = db.execute(text("SELECT count(*) FROM event WHERE what = 'cancel'")).scalar_one()
         cancelled = db.execute(select(JOB.c.id).where(JOB.c.outcome == Outcome.CANCELLED)).all()
     assert events == len(cancelled), "each job that was cancelled has its event"
-
-
-def test_a_rerun_that_is_killed_in_the_middle_has_not_happened(harness: QueueHarness) -> None:
-    campaign = Campaign(harness)
-    campaign.claim()
-    campaign.end(0, exit_code=1)
-    campaign.end(1, exit_code=1)
-    before = harness.everything()
-    with pytest.raises(KeyboardInterrupt), transaction(harness.engine) as db:
-        reruns.rerun_campaign(db, campaign.number, CampaignRerun(), rules=jobs.SubmissionRules(0), by="bob", now_s=2.0)
-        raise KeyboardInterrupt
-    assert harness.everything() == before
-    assert rerun_campaign(harness, campaign.number) == list(campaign.jobs[:2])

@@ -253,13 +253,9 @@ class Verbs:
 
     @Verb
     def rerun_campaign(
-        self,
-        campaign: int,
-        *,
-        only: Iterable[int] | None = None,
-        memory_mib: int | None = None,
+        self, campaign: int, *, only: Iterable[int] | None = None, memory_mib: int | None = None,
         image: str | None = None,
-    ) -> Steps[Submitted]:
+    ) -> Steps[Submitted]:  # fmt: skip
         """Run the failed jobs of a campaign again, or those with the indices `only`. Return their numbers."""
         each = None if only is None else tuple(only)
         change = checked(CampaignRerun, only=each, memory_mib=memory_mib, image=image)

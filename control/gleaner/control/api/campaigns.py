@@ -100,14 +100,14 @@ def cancel_campaign(caller: User, campaign: CampaignPath) -> CampaignStatus:
 
 @router.post("/v1/campaigns/{campaign}/rerun", responses=documented(404, 409, 413, 422))
 def rerun_campaign(
-    caller: User, campaign: CampaignPath, change: Annotated[CampaignRerun | None, examples.A_CAMPAIGN_RERUN] = None
+    caller: User, campaign: CampaignPath, change: Annotated[CampaignRerun | None, examples.A_RERUN] = None
 ) -> Submitted:
     """Run the failed jobs of the campaign again, or those with the given indices. All of them wait, or none."""
     wanted = change or CampaignRerun()
     with caller.writing() as db:
         _check_may_change(caller, db, campaign)
         (row,) = searches.job_page(db, JobFilter(campaign=campaign, limit=1)).jobs
-        rules = rerun_rules(caller, db, row, wanted)
+        rules = rerun_rules(caller, wanted, db, row.id)
         again = reruns.rerun_campaign(db, campaign, wanted, rules=rules, by=caller.name, now_s=caller.now_s)
         return Submitted(campaign=campaign, jobs=tuple(again))
 

@@ -6,6 +6,7 @@ jobs of the group. An admin can change all jobs.
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Header, HTTPException, Query
@@ -259,17 +260,14 @@ def cancel(caller: User, job: JobPath) -> JobRow:
 @router.post("/{job}/rerun", responses=documented(404, 409, 413, 422))
 def rerun(caller: User, job: JobPath, change: Annotated[Rerun | None, examples.A_RERUN] = None) -> JobRow:
     """Run a job that has failed or was cancelled again from its beginning, with another memory or image if given."""
-    wanted = change or Rerun()
-
-    def act(db: Connection) -> None:
-        rules = rerun_rules(caller, db, queries.job_row(db, job), wanted)
-        reruns.rerun(db, job, wanted, rules=rules, by=caller.name, now_s=caller.now_s)
-
-    return _changed(caller, job, act)
+    wanted, by, now_s = change or Rerun(), caller.name, caller.now_s
+    rules = partial(rerun_rules, caller, wanted)
+    return _changed(caller, job, lambda db: reruns.rerun(db, job, wanted, rules=rules(db, job), by=by, now_s=now_s))
 
 
-def rerun_rules(caller: Caller, db: Connection, row: JobRow, change: Rerun) -> jobs.SubmissionRules:
+def rerun_rules(caller: Caller, change: Rerun, db: Connection, job: int) -> jobs.SubmissionRules:
     """Return the site's rules for a rerun of jobs like this one. Raises `Invalid` as a submission does."""
+    row = queries.job_row(db, job)
     if change.image is not None:
         images.check_exists(db, row.group, change.image)
     memory = set() if change.memory_mib is None else {change.memory_mib}

@@ -78,7 +78,9 @@ def rerun(
     campaign: Annotated[int | None, typer.Option(min=1, metavar="C", help="Jobs of this campaign.")] = None,
     failed: Annotated[bool, typer.Option("--failed", help="All failed jobs of the campaign.")] = False,
     only: Annotated[str | None, typer.Option(metavar="17,42", help="Its jobs with these indices.")] = None,
-    memory: Annotated[str | None, typer.Option(metavar="MIB", help="With so much memory: in MiB, or as in 4G.")] = None,
+    memory_mib: Annotated[
+        str | None, typer.Option(metavar="MIB", help="With so much memory: MiB, or as in 4G.")
+    ] = None,
     image: Annotated[str | None, typer.Option(help="With this image.")] = None,
     as_json: AsJson = False,
 ) -> Answer:
@@ -88,16 +90,13 @@ def rerun(
     """
     if bool(jobs) == (campaign is not None) or (campaign is not None) != (failed + (only is not None)):
         raise BadInput("say what to run again: jobs, or --campaign C with --failed or --only 17,42")
-    memory_mib = None if memory is None else parsed("--memory", quantities.memory_mib, memory)
+    mib = None if memory_mib is None else parsed("--memory-mib", quantities.memory_mib, memory_mib)
     indices = None if only is None else parsed("--only", campaign_file.indices, only)
     with connect() as control:
         if campaign is None:
-            return one_by_one(
-                jobs or (), lambda job: control.rerun(job, memory_mib=memory_mib, image=image), as_json=as_json
-            )
-        made = control.rerun_campaign(campaign, only=indices, memory_mib=memory_mib, image=image)
-    count = "1 job runs" if len(made.jobs) == 1 else f"{len(made.jobs)} jobs run"
-    return Answer(made, as_json, (f"{count} again; `glean wait --campaign {campaign}` waits for the end",))
+            return one_by_one(jobs or (), lambda job: control.rerun(job, memory_mib=mib, image=image), as_json=as_json)
+        made = control.rerun_campaign(campaign, only=indices, memory_mib=mib, image=image)
+    return Answer(made, as_json, (f"they run again; `glean wait --campaign {campaign}` waits until they have ended",))
 
 
 def remove(

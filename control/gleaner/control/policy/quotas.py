@@ -54,10 +54,6 @@ class QuotaRules:
             if user or not limit.is_of_user:
                 yield limit, (group, user if limit.is_of_user else "")
 
-    def limits_running_users(self, group: str) -> bool:
-        """Return True if a claim has to count each user of the group."""
-        return any(limit.is_of_user for limit in self.limits(group, Quantity.CORES, Quantity.STORED))
-
     @property
     def any_stored(self) -> bool:
         """Return True if the stored bytes of any group or user are limited."""

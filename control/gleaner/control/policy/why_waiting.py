@@ -186,13 +186,13 @@ def its_turn(before: int) -> str:
     """Return the words for the jobs that come before another, or "" if there are none.
 
     >>> its_turn(470), its_turn(0)
-    ('; about 470 jobs of its group go before it: saved ones, then by priority, then by age', '')
+    ('; about 470 jobs of its group go before it: those of its user by priority, of others saved ones first', '')
     """
     if not before:
         return ""
     jobs = "1 job" if before == 1 else f"about {before:,} jobs" if before < MOST_BEFORE else f"{before:,} jobs or more"
     go = "goes" if before == 1 else "go"
-    return f"; {jobs} of its group {go} before it: saved ones, then by priority, then by age"
+    return f"; {jobs} of its group {go} before it: those of its user by priority, of others saved ones first"
 
 
 def _in_the_way(wish: JobNeeds, around: Surroundings) -> str:

@@ -38,11 +38,6 @@ def pushed_id(db: Connection, group: str, image: str) -> str | None:
     return None
 
 
-def is_stored(db: Connection, image_id: str) -> bool:
-    """Return True if an image is in the storage."""
-    return db.execute(select(STORED_IMAGE.c.image_id).where(STORED_IMAGE.c.image_id == image_id)).first() is not None
-
-
 def rows(db: Connection, group: str | None, name: str | None = None) -> tuple[ImageRow, ...]:
     """Return the images of a group (None: of all groups), sorted by name. With `name`, return at most that one."""
     is_its = or_(JOB.c.group == IMAGE.c.group, IMAGE.c.group == EVERYBODY)

@@ -59,14 +59,11 @@ def take_again(
     found: list[dict[str, Any]] = []
     for one in inputs or ():
         row = stored.get(one.get("content", ""))
-        if row is None and "url" in one:
-            found.append({name: one[name] for name in UrlInputSpec.model_fields})
-        elif row is None:
+        if row is None and "url" not in one:
             raise Conflict(
                 f"the input {one['name']} was removed from the storage: submit again with glean, which sends it"
             )
-        else:
-            found.append({**one, "digest": row.digest})
+        found.append({**one, "digest": row.digest} if row else {name: one[name] for name in UrlInputSpec.model_fields})
     return found or None
 
 

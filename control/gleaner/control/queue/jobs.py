@@ -52,10 +52,6 @@ class SubmissionRules:
     stored_bytes: Callable[[Connection], Mapping[Whose, int]] | None = None
     """A function that returns the stored bytes of each group and user. It is called only if a quota limits them."""
 
-    def has_bytes(self, db: Connection) -> Mapping[Whose, int]:
-        """Return the stored bytes of each group and user if a quota limits them, otherwise nothing."""
-        return self.stored_bytes(db) if self.stored_bytes is not None and self.quotas.any_stored else {}
-
 
 def _check_target(outputs: OutputSpec | None, group: str, *, rules: SubmissionRules) -> None:
     if outputs is None or outputs.to is None:
@@ -81,15 +77,7 @@ def submit(
     """
     spec, runs = accepted(submission.job, rules), list(submission.runs())
     _check_target(spec.outputs, group, rules=rules)
-    check_submission(
-        db,
-        rules.quotas,
-        group=group,
-        submitter=submitter,
-        jobs=len(runs) or 1,
-        size=(spec.cpus, spec.memory_mib),
-        has_bytes=rules.has_bytes(db),
-    )
+    check_quotas(db, rules, group, submitter, jobs=len(runs) or 1, size=(spec.cpus, spec.memory_mib))
     taken = inputs.take_for_spec(db, group, spec.inputs, urls=rules.urls, now_s=now_s)
     if submission.dry_run:
         return Submitted(campaign=None, jobs=())
@@ -100,7 +88,7 @@ def submit(
         campaign = db.execute(insert(CAMPAIGN).values(made).returning(CAMPAIGN.c.id)).scalar_one()
     wish = LaneWish(
         group=group,
-        submitter=submitter if rules.quotas.limits_running_users(group) else "",
+        submitter=submitter,
         cpus=spec.cpus,
         memory_mib=spec.memory_mib,
         needs_s=spec.needs_at_least_s or 0,
@@ -139,6 +127,15 @@ def submit(
         record_all(db, JOB.c.campaign == campaign, "submit", now_s=now_s, detail=by)
         campaign_rules.open_jobs(db, campaign)
     return Submitted(campaign=campaign, jobs=tuple(jobs))
+
+
+def check_quotas(
+    db: Connection, rules: SubmissionRules, group: str, submitter: str, *, jobs: int, size: tuple[int, int]
+) -> None:
+    """Raise `OverQuota` if this many more jobs of that size (cores, memory) exceed a quota."""
+    has_bytes = rules.stored_bytes(db) if rules.stored_bytes is not None and rules.quotas.any_stored else {}
+    whose = {"group": group, "submitter": submitter}
+    check_submission(db, rules.quotas, **whose, jobs=jobs, size=size, has_bytes=has_bytes)
 
 
 def accepted(spec: JobSpec, rules: SubmissionRules) -> JobSpec:

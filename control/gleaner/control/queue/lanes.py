@@ -1,7 +1,7 @@
-"""Lanes. Jobs with the same group, size, least time, needs and possible nodes wait in the same lane.
+"""Lanes. Jobs with the same submitter, size, least time, needs and possible nodes wait in the same lane.
 
-Where users are limited, the lane also belongs to one submitter. Otherwise a claim would step over all jobs of one user
-who has reached the limit.
+Each submitter has separate lanes, because the order of a submitter's jobs differs from that of jobs of several, and so
+that a claim need not step over all jobs of a user who has reached a limit.
 
 A job that pauses is offered to no node for a while, and afterwards not to the nodes where it has failed. It waits in a
 closed lane, so that a claim steps over all pausing jobs at once. The first claim after the pause returns the job to an

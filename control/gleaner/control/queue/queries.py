@@ -197,23 +197,29 @@ def latest_event(db: Connection) -> int:
 
 
 def waiting_before(db: Connection, job: int, *, at_most: int) -> int:
-    """Return how many waiting jobs of its group come before a waiting job. The count stops at `at_most`.
+    """Return about how many waiting jobs of its group come before a waiting job. The count stops at `at_most`.
 
-    The order is that of a claim: saved jobs first, then by priority, then the oldest. Each part of the count is a range
-    of the index of the waiting jobs, so no more rows are read than are counted.
+    The order is that of a claim (see `claims`), as if the job were the next of its submitter. Each part of the count is
+    a range of the index of the waiting jobs, so no more rows are read than are counted.
     """
-    mine = db.execute(select(JOB.c.group, JOB.c.state, JOB.c.priority).where(JOB.c.id == job)).one()
-    lanes = select(LANE.c.id).where(LANE.c.group == mine.group, ~LANE.c.is_closed)
+    mine = db.execute(select(JOB.c.group, JOB.c.submitter, JOB.c.state, JOB.c.priority).where(JOB.c.id == job)).one()
+    own = LANE.c.submitter == mine.submitter
     alike = (JOB.c.state == mine.state, JOB.c.priority == mine.priority)
     parts: list[tuple[ColumnElement[bool], ...]] = [
         (JOB.c.state == mine.state, JOB.c.priority > mine.priority),
         (*alike, JOB.c.id < job),
     ]
     if mine.state is State.NEW:
-        parts.append((JOB.c.state == State.SAVED,))
+        parts += [
+            (~own, JOB.c.state == State.SAVED),
+            (own, JOB.c.state == State.SAVED, JOB.c.priority >= mine.priority),
+        ]
+    else:
+        parts.append((own, JOB.c.state == State.NEW, JOB.c.priority > mine.priority))
     found = 0
     for part in parts:
-        some = select(JOB.c.id).where(JOB.c.lane.in_(lanes), text(WAITS), *part).limit(at_most - found)
+        some = select(JOB.c.id).join(LANE, and_(LANE.c.id == JOB.c.lane, LANE.c.group == mine.group, ~LANE.c.is_closed))
+        some = some.where(text(WAITS), *part).limit(at_most - found)
         found += int(db.execute(select(func.count()).select_from(some.subquery())).scalar_one())
     return found
 

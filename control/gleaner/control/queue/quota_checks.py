@@ -54,7 +54,6 @@ _WAITING = (
     .join_from(JOB, LANE, LANE.c.id == JOB.c.lane)
     .where(JOB.c.id == bindparam("job_"))
 )
-"""In a lane that is older than the limits of users, the submitter is empty, and its jobs count for the group alone."""
 _CHECKPOINTS = (
     select(JOB.c.group, JOB.c.submitter, func.sum(CHECKPOINT.c.size_bytes).label("bytes"))
     .join_from(JOB, CHECKPOINT, CHECKPOINT.c.job == JOB.c.id)

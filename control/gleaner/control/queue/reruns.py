@@ -9,24 +9,20 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, and_, select, update
+from sqlalchemy import Connection, and_, select
 
 from gleaner.agent.common.quantities import memory_in_words
 from gleaner.agent.job_spec import JobSpec
 from gleaner.control.models.jobs import CampaignRerun, Rerun
-from gleaner.control.queue import attempts, campaign_rules, images, inputs, lanes
+from gleaner.control.queue import attempts, campaign_rules, images, inputs, jobs, lanes
 from gleaner.control.queue.database import allow_whole_campaign
 from gleaner.control.queue.errors import Conflict, NotFound
 from gleaner.control.queue.jobs import SubmissionRules, accepted, add_spec
-from gleaner.control.queue.quota_checks import check_submission
 from gleaner.control.queue.tables import CAMPAIGN, JOB, LANE, SPEC, LaneWish
-from gleaner.control.queue.transitions import make_for_all
+from gleaner.control.queue.transitions import lock, make_for_all
 from gleaner.control.states import Outcome, Transition
 
-_WANTED = select(
-    JOB.c.id, JOB.c.group, JOB.c.submitter, JOB.c.campaign, JOB.c.index, JOB.c.spec, JOB.c.lane, JOB.c.state,
-    JOB.c.outcome,
-).order_by(JOB.c.id)  # fmt: skip
+_JOBS = select(JOB).order_by(JOB.c.id)
 _ENDED_BADLY = JOB.c.outcome.in_((Outcome.FAILED, Outcome.CANCELLED))
 
 
@@ -35,9 +31,7 @@ def rerun(db: Connection, job: int, change: Rerun, *, rules: SubmissionRules, by
     campaign = db.execute(select(JOB.c.campaign).where(JOB.c.id == job)).scalar_one_or_none()
     if campaign is not None:
         campaign_rules.lock(db, campaign)
-    row = db.execute(_WANTED.where(JOB.c.id == job).with_for_update()).one_or_none()
-    if row is None:
-        raise NotFound(f"there is no job {job}")
+    row = lock(db, job)
     if row.outcome in {None, Outcome.SUCCEEDED}:
         raise _refused(row)
     _again(db, [row], change, rules=rules, by=by, now_s=now_s)
@@ -53,7 +47,7 @@ def rerun_campaign(
     """
     campaign_rules.lock(db, campaign)
     allow_whole_campaign(db)
-    mine = _WANTED.where(JOB.c.campaign == campaign)
+    mine = _JOBS.where(JOB.c.campaign == campaign)
     which = JOB.c.outcome == Outcome.FAILED if change.only is None else _ENDED_BADLY
     rows = db.execute(mine.where(which).with_for_update()).all()
     if change.only is None and not rows:
@@ -92,9 +86,7 @@ def _again(
         wish = LaneWish.model_validate(db.execute(select(LANE).where(LANE.c.id == lane)).mappings().one())
         if change.memory_mib is not None:
             wish = wish.model_copy(update={"memory_mib": document.memory_mib})
-        whose = {"group": first.group, "submitter": first.submitter}
-        size, has_bytes = (wish.cpus, wish.memory_mib), rules.has_bytes(db)
-        check_submission(db, rules.quotas, **whose, jobs=len(ids), size=size, has_bytes=has_bytes)
+        jobs.check_quotas(db, rules, first.group, first.submitter, jobs=len(ids), size=(wish.cpus, wish.memory_mib))
         to = lanes.ensure_for_new(db, wish, saves_itself=document.saves_itself is not None)
         if waits:
             to = lanes.ensure_of_campaign(db, wish, first.campaign)
@@ -110,17 +102,15 @@ def _again(
 def _spec(
     db: Connection, spec: int, group: str, change: Rerun, *, rules: SubmissionRules, now_s: float
 ) -> tuple[int, JobSpec]:
-    """Return the spec for the new run with its number. Without another memory or image, it is the same one."""
+    """Return the spec for the new run with its number. It is the same one if it needs no change."""
     row = db.execute(select(SPEC).where(SPEC.c.id == spec)).one()
     document: JobSpec = row.document
     taken = inputs.take_again(db, group, row.inputs, now_s=now_s)
-    if change.image is None and row.image_id is not None and not images.is_stored(db, row.image_id):
+    if change.image is None and row.image_id is not None and row.image_id not in images.stored_ids(db):
         raise Conflict(f"the image {document.image} of the first run was removed: name one with --image")
-    if change.image is None and change.memory_mib is None:
-        if taken != row.inputs:
-            db.execute(update(SPEC).where(SPEC.c.id == spec).values(inputs=taken))
-        return spec, document
     wanted = change.model_dump(include={"image", "memory_mib"}, exclude_none=True)
+    if not wanted and taken == row.inputs:
+        return spec, document
     if (document.most_memory_mib or 0) <= wanted.get("memory_mib", 0):
         wanted["most_memory_mib"] = None
     document = accepted(document.model_copy(update=wanted), rules)

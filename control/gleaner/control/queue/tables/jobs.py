@@ -80,7 +80,6 @@ class LaneWish(SQLModel):
     """The wishes that all jobs of a lane share, fixed at their submission."""
 
     group: str
-    # The submitter, if the cores of each user of the group are limited. Otherwise empty, for all users.
     submitter: str = ""
     cpus: int
     memory_mib: int
@@ -166,7 +165,7 @@ class JobRecord(QueueRecord, table=True):
         CheckConstraint("attempt >= 0", "attempt_counts"),
         CheckConstraint("sound_attempt BETWEEN earlier_attempts AND attempt", "sound_was_made"),
         CheckConstraint("retries >= 0 AND failures BETWEEN 0 AND retries + 1", "failures_bounded"),
-        # In claim order within each lane. "Saved" sorts after "New", so the descending order puts saved jobs first.
+        # In claim order within the saved jobs of each lane, and within its new jobs.
         partial_index("job_waiting", "lane", text("state DESC"), text("priority DESC"), "id", where=WAITS),
         partial_index("job_on_agent", "agent", where="agent IS NOT NULL"),
         partial_index("job_in_campaign", "campaign", "index", unique=True, where="campaign IS NOT NULL"),
