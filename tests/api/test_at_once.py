@@ -18,7 +18,7 @@ from gleaner.control.api.app import create_app
 from gleaner.control.control_state import ControlState
 from gleaner.control.queue import retention
 from gleaner.control.queue.database import connect
-from gleaner.control.settings import HistorySettings, QueueSettings, Settings
+from gleaner.control.settings import QueueSettings, Settings
 
 AGENTS = 20
 JOBS = 100

@@ -1,4 +1,4 @@
-"""What is shown of campaigns, and of jobs in lists: progress, causes, use, dates, and what a search finds."""
+"""The figures of campaigns and lists of jobs: progress, causes, use, dates, and the results of searches."""
 
 import pytest
 from tests.queue.queue_harness import QueueHarness, computed

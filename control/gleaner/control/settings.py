@@ -58,8 +58,8 @@ class QueueSettings(_Table):
     losses_until_held: int = Field(default=3, ge=1)
     """A job that is lost together with its agent this many times in a row, on different nodes, is held."""
     keep_days: int = Field(default=90, ge=1)
-    """Lines that jobs have printed, and events, are removed this long after the jobs' end; results, after `[outputs]
-    keep_days`. Agents that never got a job are also removed. Choose a shorter time if the database grows too large."""
+    """Lines that jobs have printed, and events, are removed this long after the jobs' end. `[outputs] keep_days` is for
+    results. Agents that never got a job are also removed. Choose a shorter time if the database grows too large."""
     keep_decisions: int = Field(default=200_000, ge=1)
     """The number of stored decisions that are kept. If there are more, the oldest are removed, once an hour. Decisions
     older than `keep_days` are always removed."""

@@ -9,7 +9,7 @@ from gleaner.agent.common.quantities import in_words, size
 from gleaner.control.campaigns.campaign_file import as_submitted
 from gleaner.control.cli.connect import connect
 from gleaner.control.cli.output import Answer, AsJson
-from gleaner.control.cli.render import KEPT_UNTIL, moment, standing
+from gleaner.control.cli.render import KEPT_UNTIL, day, moment, standing
 from gleaner.control.models.campaigns import CampaignDetail, CampaignList, CampaignRow
 from gleaner.control.simulation.metrics.tables import Table, number
 
@@ -32,7 +32,7 @@ def campaigns(
     """List campaigns, the newest first, with their expected ends."""
     with connect() as control:
         found = control.campaigns(text=name, mine=mine, group=group, limit=limit)
-    return Answer(found if as_json else tuple(_list(found)), as_json)
+    return Answer(found if as_json else tuple(listed(found)), as_json)
 
 
 @app.command()
@@ -43,12 +43,13 @@ def show(campaign: Annotated[int, typer.Argument(metavar="C", min=1)], as_json: 
     return Answer(detail if as_json else tuple(_detail(detail)), as_json)
 
 
-def _list(found: CampaignList) -> Iterator[Table | str]:
+def listed(found: CampaignList) -> Iterator[Table | str]:
+    """Yield the table of campaigns, and how many there are if it has not all."""
     yield Table.of(
         found.campaigns,
         {
             "CAMPAIGN": "id", "NAME": "name", "USER": "submitter", "SUBMITTED": lambda row: moment(row.submitted_s),
-            "JOBS": standing, "EXPECTED END": _end, KEPT_UNTIL: lambda row: moment(row.kept_until_s),
+            "JOBS": standing, "EXPECTED END": _end, KEPT_UNTIL: lambda row: day(row.kept_until_s),
         },
         right=("CAMPAIGN",),
     )  # fmt: skip
@@ -71,8 +72,8 @@ def _detail(detail: CampaignDetail) -> Iterator[Table | str]:
         "campaign": f"{detail.id} {detail.name}, of group {detail.group}",
         "submitted": f"{moment(detail.submitted_s)}{by}",
         "at once": "" if detail.max_running is None else f"at most {detail.max_running} jobs",
-        "tried first": f"{detail.try_left} more jobs must succeed before the others start" if detail.try_left else "",
-        "may fail": "" if left is None else f"{max(0, left)} more jobs before the rest is held",
+        "tried first": f"{detail.try_left} more must succeed before the others start" if detail.try_left else "",
+        "may fail": "" if left is None else f"{max(0, left)} more, then the rest is held",
         "jobs": f"{detail.jobs}: {standing(detail)}",
         "rate": f"{number(expected.jobs_per_h)} jobs ended an hour, in the last {in_words(expected.over_s)}",
         "expected end": _end(detail) or f"not known: {expected.unknown_because}",

@@ -55,7 +55,7 @@ OF_WORDS = frozenset({
 KEPT_UNTIL = "KEPT UNTIL"
 """The column that is only there if a row has such a date. A site can keep all results until they are removed."""
 LEAST_WANTED = (
-    "SCHEDULER'S ID", "REGISTERED", KEPT_UNTIL, "MIB", "CPUS", "PRIORITY", "GROUP", "SLICES", "SUBMITTED", "CAMPAIGN",
+    "SCHEDULER'S ID", "REGISTERED", "MIB", "CPUS", "PRIORITY", "GROUP", "SLICES", "SUBMITTED", KEPT_UNTIL, "CAMPAIGN",
     "RESTORE S", "SAVE S", "FROM", "CLAIMED", "LEFT OUT", "PHASE", "USER", "CLASS", "ENDS",
 )  # fmt: skip
 """The columns that a narrow terminal omits, in the order in which they are omitted."""
@@ -127,7 +127,7 @@ def _fitted(table: Table, console: Console) -> tuple[RichTable, tuple[str, ...]]
 
     places = [n for n, name in enumerate(table.columns) if name != KEPT_UNTIL or any(cell.plain for cell in cells[n])]
     left_out: list[str] = []
-    droppable = [name for name in LEAST_WANTED if name in table.columns]
+    droppable = [name for name in LEAST_WANTED if name in {table.columns[n] for n in places}]
     while least_width(places) > console.width and droppable:
         left_out.append(droppable.pop(0))
         places = [place for place in places if table.columns[place] != left_out[-1]]
@@ -204,8 +204,8 @@ def _on_terminal(*columns: "ProgressColumn") -> Progress:
 
 def standing(status: JobCounts) -> str:
     """Return the counts that are not zero, in words."""
-    counts = {key: getattr(status, key) for key in ("running", "saved", "new", "failed", "cancelled", "held")}
-    return ", ".join(f"{count} {key}" for key, count in counts.items() if count) or f"{status.succeeded} succeeded"
+    keys = ("succeeded", "running", "saved", "new", "failed", "cancelled", "held")
+    return ", ".join(f"{count} {key}" for key in keys if (count := getattr(status, key)))
 
 
 def moment(at_s: float | None) -> str:
@@ -218,6 +218,11 @@ def moment(at_s: float | None) -> str:
         return f"{at_s:g}"
     today = time.strftime("%Y-%m-%d") == time.strftime("%Y-%m-%d", then)
     return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S", then)
+
+
+def day(at_s: float | None) -> str:
+    """Return the day of an instant in local time, or its time if that is today."""
+    return moment(at_s).partition(" ")[0]
 
 
 def _parts(value: object) -> Iterator[Table | str]:
@@ -297,7 +302,7 @@ def _jobs(rows: Sequence[JobRow]) -> Table:
             "JOB": "id", "CAMPAIGN": lambda row: "" if row.campaign is None else f"{row.campaign}[{row.index}]",
             "NAME": "name", "GROUP": "group", "STATE": _state, "PRIORITY": "priority", "CPUS": "cpus",
             "MIB": "memory_mib", "SLICES": "attempt", "NODE": "node",
-            "SUBMITTED": lambda row: moment(row.submitted_s), KEPT_UNTIL: lambda row: moment(row.kept_until_s),
+            "SUBMITTED": lambda row: moment(row.submitted_s), KEPT_UNTIL: lambda row: day(row.kept_until_s),
         },
         right=("JOB", "PRIORITY", "CPUS", "MIB", "SLICES"),
     )  # fmt: skip
