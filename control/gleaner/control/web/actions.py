@@ -131,7 +131,8 @@ def _form(
     request: Request, caller: Caller, fields: Mapping[str, str], error: Exception | None = None, **facts: Any
 ) -> Response:
     """Return the form of a campaign with its text, the images here, and the wrong line that the error names."""
-    names = {image.name for image in (*images.list_images(caller), *images.list_site_images(caller).images)}
+    names = {image.name for image in images.list_site_images(caller).images}
+    names |= {image.name for image in images.list_images(caller)}
     wrong = re.match(r"the campaign, line (\d+)", str(error))
     facts |= {"fields": fields, "images": sorted(names), "wrong_line": int(wrong[1]) if wrong else 0}
     if error is not None:
