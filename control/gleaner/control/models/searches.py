@@ -16,18 +16,13 @@ JobOrder = Literal["id", "-id", "name", "-name", "state", "-state", "priority", 
 
 
 class Search(Shape):
-    """A search with its text and page. Empty fields of a form do not restrict it."""
+    """A search with its text and page."""
 
     text: Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\x00]*$")] = ""
     """A number, or a part of a name or of a submitter."""
     page: int = Field(default=1, ge=1, le=LAST_PAGE)
     limit: int = Field(default=ROWS_A_PAGE, ge=1, le=1000)
     """The number of rows on a page."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_what_is_empty(cls, given: Any) -> Any:
-        return {name: value for name, value in given.items() if value not in {"", None}}
 
     @property
     def skipped(self) -> int:
@@ -36,10 +31,15 @@ class Search(Shape):
 
 
 class PageSearch(Search):
-    """A search on the web page."""
+    """A search on the web page. Empty fields of its form do not restrict it."""
 
     done: Annotated[str, StringConstraints(max_length=20)] = ""
     """The action that led here, which the page confirms."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_what_is_empty(cls, given: Any) -> Any:
+        return {name: value for name, value in given.items() if value not in {"", None}}
 
 
 class JobFilter(Search):
