@@ -68,7 +68,7 @@ VERBS = _listed(
     """
     add append ask cancel charge claim close complete conclude count end ensure expect expire forget give hold issue
     judge keep learn limit lose make move open pause publish put record recover register release remove renew reopen
-    reserve resign revive revoke rotate set submit take trim try use vacate wake withdraw
+    rerun reserve resign revive revoke rotate set submit take trim try use vacate wake withdraw
     """
 )
 """With these begins the name of a function that changes the queue. A noun or a participle is no verb."""

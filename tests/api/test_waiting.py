@@ -115,7 +115,8 @@ def test_with_nothing_in_its_way_the_next_free_agent_takes_it() -> None:
     assert waits_because(SMALL, calm) == "nothing is in its way: the next free agent takes it"
     behind = waits_because(replace(SMALL, before=470), calm)
     assert behind == (
-        "it waits for its turn; about 470 jobs of its group go before it: saved ones, then by priority, then by age"
+        "it waits for its turn; about 470 jobs of its group go before it:"
+        " those of its user by priority, of others saved ones first"
     )
 
 

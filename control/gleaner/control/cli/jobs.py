@@ -78,9 +78,7 @@ def rerun(
     campaign: Annotated[int | None, typer.Option(min=1, metavar="C", help="Jobs of this campaign.")] = None,
     failed: Annotated[bool, typer.Option("--failed", help="All failed jobs of the campaign.")] = False,
     only: Annotated[str | None, typer.Option(metavar="17,42", help="Its jobs with these indices.")] = None,
-    memory_mib: Annotated[
-        str | None, typer.Option(metavar="MIB", help="With so much memory: MiB, or as in 4G.")
-    ] = None,
+    memory_mib: Annotated[str | None, typer.Option(metavar="MIB", help="Memory in MiB, or as in 4G.")] = None,
     image: Annotated[str | None, typer.Option(help="With this image.")] = None,
     as_json: AsJson = False,
 ) -> Answer:

@@ -2,14 +2,14 @@
 
 The cost of a claim depends neither on the number of waiting jobs nor on the number of jobs that do not fit.
 
-Waiting jobs of one submitter that are alike to a claim form a *lane*. The saved jobs and the new jobs of a lane are its
-two *halves*, and the index of the waiting jobs is in claim order within each: the highest priority first, then the
-oldest job. A claim finds the lanes that hold a waiting job by stepping through that index, so an empty lane costs
-nothing. It drops the lanes that do not fit, and merges the halves of the others by their first jobs. Among the jobs of
-one submitter the higher priority comes first, then saved jobs before new ones, then the oldest job. The first jobs of
-the submitters of a group are compared differently: saved jobs before new ones, then the higher priority, then the
-oldest job. `policy.fair_share` decides which group comes next, but is not asked while only one group has a job that
-fits. A half is read only when its first job is next, and no more of it than can fit.
+Waiting jobs of one submitter that are alike to a claim form a *lane*; saved jobs and new jobs have different lanes. The
+index of the waiting jobs is in claim order within each lane: the highest priority first, then the oldest job. A claim
+finds the lanes that hold a waiting job by stepping through that index, so an empty lane costs nothing. It drops the
+lanes that do not fit, and merges the others by their first jobs. Among the jobs of one submitter the higher priority
+comes first, then saved jobs before new ones, then the oldest job. The first jobs of the submitters of a group are
+compared differently: saved jobs before new ones, then the higher priority, then the oldest job. `policy.fair_share`
+decides which group comes next, but is not asked while only one group has a job that fits. A lane is opened only when
+its first job is next, and no more rows are read from it than can fit.
 
 On PostgreSQL the rows are locked with SKIP LOCKED, so that claims do not wait for each other. A claim passes over a row
 that another claim holds at that moment. SQLite admits one writer at a time.
@@ -50,7 +50,7 @@ from gleaner.control.states import State
 
 
 class _Head(NamedTuple):
-    """The first waiting job of a half. Heads sort in the order in which the jobs of one submitter are claimed."""
+    """The first waiting job of a lane. Heads sort in the order in which the jobs of one submitter are claimed."""
 
     lowness: int
     is_new: bool
@@ -100,18 +100,13 @@ SELECT lane.id AS lane, lane."group" AS lane_group, lane.submitter AS lane_submi
         SELECT min(n) FROM (
             SELECT :most AS n UNION ALL SELECT :cpus / lane.cpus UNION ALL SELECT :memory_mib / lane.memory_mib
         ) AS room
-    ) AS holds,
-    row_number() OVER (
-        PARTITION BY lane."group", lane.submitter ORDER BY head.priority DESC, head.state DESC, head.id
-    ) AS place
+    ) AS holds
 FROM agent
 CROSS JOIN occupied
-CROSS JOIN (SELECT '{State.SAVED}' AS state UNION ALL SELECT '{State.NEW}') AS half
 JOIN lane ON lane.id = occupied.lane AND lane.cpus <= :cpus AND lane.memory_mib <= :memory_mib
     AND lane.needs_s <= coalesce(CAST(:left_s AS FLOAT), agent.end_s - :now_s)
 JOIN job AS head ON head.id = (
-    SELECT id FROM job WHERE lane = occupied.lane AND job.state = half.state AND {WAITS}
-    ORDER BY priority DESC, id LIMIT 1
+    SELECT id FROM job WHERE lane = occupied.lane AND {WAITS} ORDER BY state DESC, priority DESC, id LIMIT 1
 )
 WHERE agent.name = :agent AND agent.phase = '{Phase.LIVE}' AND NOT agent.vacate AND NOT lane.is_closed
 AND lane.only_on IN ('', agent.node) AND (
@@ -136,16 +131,15 @@ AND lane.only_on IN ('', agent.node) AND (
         column("head_priority", Integer),
         column("head_job", BigInteger),
         column("holds", Integer),
-        column("place", Integer),
     )
     .cte("lanes")
 )
-"""Each half of a lane that has work for the asking agent, with its first job, the number of its jobs that fit into the
-agent, and its place among the halves of its submitter."""
+"""Each lane that has work for the asking agent, with its first job and the number of its jobs that fit into the
+agent."""
 
 
-def _front(lane: Any, state: Any, limit: Any) -> Select[*tuple[Any, ...]]:
-    """Return the first waiting jobs of a half, locked, with all facts that an assignment contains."""
+def _front(lane: Any, limit: Any) -> Select[*tuple[Any, ...]]:
+    """Return the first waiting jobs of a lane, locked, with all facts that an assignment contains."""
     return (
         select(
             JOB.c.lane.label("of_lane"),
@@ -181,23 +175,22 @@ def _front(lane: Any, state: Any, limit: Any) -> Select[*tuple[Any, ...]]:
                 CHECKPOINT.c.number == JOB.c.from_number,
             ),
         )
-        .where(JOB.c.lane == lane, JOB.c.state == state, text(WAITS))
-        .order_by(JOB.c.priority.desc(), JOB.c.id)
+        .where(JOB.c.lane == lane, text(WAITS))
+        .order_by(JOB.c.state.desc(), JOB.c.priority.desc(), JOB.c.id)
         .limit(limit)
         .with_for_update(of=JOB, skip_locked=True)
     )
 
 
-_FRONT = _front(bindparam("lane_"), bindparam("state_"), bindparam("limit_"))
+_FRONT = _front(bindparam("lane_"), bindparam("limit_"))
 
 
 def _look() -> Select[*tuple[Any, ...]]:
-    in_order = (_LANES.c.place, _LANES.c.head_state.desc(), _LANES.c.head_priority.desc(), _LANES.c.head_job)
-    best, state, holds = (
-        select(each).order_by(*in_order).limit(1).scalar_subquery()
-        for each in (_LANES.c.lane, _LANES.c.head_state, _LANES.c.holds)
+    in_order = (_LANES.c.head_state.desc(), _LANES.c.head_priority.desc(), _LANES.c.head_job)
+    best, holds = (
+        select(each).order_by(*in_order).limit(1).scalar_subquery() for each in (_LANES.c.lane, _LANES.c.holds)
     )
-    front = _front(best, state, func.coalesce(holds, 0)).cte("front")
+    front = _front(best, func.coalesce(holds, 0)).cte("front")
     return (
         select(
             AGENT.c.phase,
@@ -212,15 +205,16 @@ def _look() -> Select[*tuple[Any, ...]]:
         )
         .select_from(AGENT)
         .outerjoin(_LANES, true())
-        .outerjoin(front, and_(front.c.of_lane == _LANES.c.lane, front.c.state == _LANES.c.head_state))
+        .outerjoin(front, front.c.of_lane == _LANES.c.lane)
         .where(AGENT.c.name == bindparam("agent"))
-        .order_by(front.c.priority.desc(), front.c.id)
+        .order_by(front.c.state.desc(), front.c.priority.desc(), front.c.id)
     )
 
 
 _LOOK = _look()
-"""The asking agent with one row for each half of its lanes, or one row with an empty lane if it has none. The half with
-the very first job is read at once, because most claims need no other. It has one row for each of its first jobs."""
+"""The asking agent with one row for each of its lanes, or one row with an empty lane if it has none. The lane with the
+very first job, by the order of several submitters, is opened at once, because most claims need no other. It has one row
+for each of its first jobs."""
 
 
 def equal_shares(_db: Connection) -> Shares:
@@ -298,7 +292,7 @@ def claim(
 
 
 _Queues = dict[tuple[str, str], list[tuple[_Head, Any]]]
-"""The halves of the lanes of each submitter of each group, as a heap of their heads."""
+"""The lanes of each submitter of each group, as a heap of their heads."""
 
 
 def _is_allowed(lane: Any, allowed: Allowance) -> bool:
@@ -311,12 +305,12 @@ def _chosen(
 ) -> Iterator[tuple[Any, Any]]:
     """Yield the jobs to take, each with its lane, in the order of choice. Without a book, all jobs are of one group."""
     queues: _Queues = {}
-    for lane in {(row.lane, row.head_state): row for row in rows}.values():
+    for lane in {row.lane: row for row in rows}.values():
         head = _Head(-lane.head_priority, lane.head_state != State.SAVED, lane.head_job)
         heapq.heappush(queues.setdefault((lane.lane_group, lane.lane_submitter), []), (head, lane))
     opened = [row for row in rows if row.id is not None]
-    fronts = {(row.lane, row.head_state): iter(opened) for row in opened[:1]}
-    ready: dict[tuple[int, str], Any] = {}
+    fronts = {row.lane: iter(opened) for row in opened[:1]}
+    ready: dict[int, Any] = {}
     while _drop_what_does_not_fit(queues, room, allowed):
         in_turn = sorted(queues, key=lambda whose: queues[whose][0][0].turn, reverse=True)
         submitter_of = dict(in_turn)  # of each group the one whose turn comes first, which is the last here
@@ -324,19 +318,18 @@ def _chosen(
         group = book.best(firsts.values()).group if book else next(iter(submitter_of))
         whose = group, submitter_of[group]
         head, lane = heapq.heappop(queues[whose])
-        half = lane.lane, lane.head_state
-        if half in ready:
+        if lane.lane in ready:
             if book:
                 book.start(firsts[group], tuple(firsts.values()), free_cpus=room.cpus)
             room.take(lane.cpus, lane.memory_mib)
             allowed.take(whose, lane.cpus)
-            yield ready[half], lane
-        elif half not in fronts:
-            ask = {"lane_": lane.lane, "state_": lane.head_state, "limit_": room.holds(lane.cpus, lane.memory_mib)}
-            fronts[half] = iter(db.execute(_FRONT, ask).all())
-        following = next(fronts[half], None)
+            yield ready[lane.lane], lane
+        elif lane.lane not in fronts:
+            limit = room.holds(lane.cpus, lane.memory_mib)
+            fronts[lane.lane] = iter(db.execute(_FRONT, {"lane_": lane.lane, "limit_": limit}).all())
+        following = next(fronts[lane.lane], None)
         if following is not None:
-            ready[half] = following
+            ready[lane.lane] = following
             heapq.heappush(queues[whose], (_Head(-following.priority, head.is_new, following.id), lane))
 
 

@@ -1,7 +1,8 @@
 """Lanes. Jobs with the same submitter, size, least time, needs and possible nodes wait in the same lane.
 
-Each submitter has separate lanes, because the order of a submitter's jobs differs from that of jobs of several, and so
-that a claim need not step over all jobs of a user who has reached a limit.
+Saved jobs wait in other lanes than new ones. Each submitter has separate lanes, because the order of a submitter's jobs
+differs from that of the jobs of several, and so that a claim need not step over all jobs of a user who has reached a
+limit.
 
 A job that pauses is offered to no node for a while, and afterwards not to the nodes where it has failed. It waits in a
 closed lane, so that a claim steps over all pausing jobs at once. The first claim after the pause returns the job to an
@@ -102,6 +103,7 @@ _AFTER_SAVE = (
         _NOT_ON.label("not_on"),
         _ONLY_ON.label("only_on"),
         literal(value=False).label("is_closed"),
+        literal(value=True).label("is_saved"),
         literal(0).label("campaign"),
         _WANTED.c.id,
     )
@@ -117,6 +119,7 @@ _AFTER_SAVE = (
             _WANTED.c.not_on == _NOT_ON,
             _WANTED.c.only_on == _ONLY_ON,
             ~_WANTED.c.is_closed,
+            _WANTED.c.is_saved,
         ),
     )
     .where(JOB.c.id == bindparam("job_"))
@@ -183,7 +186,7 @@ def ensure_for_checkpoint(db: Connection, job: int, attempt: int, number: int) -
         )
     ).one()
     kind = (made.kind or SAVING) if made.has_memory else ANY_KIND
-    return _ensure(db, _of_job(db, job).at(kind=kind))
+    return _ensure(db, _of_job(db, job).at(kind=kind, is_saved=True))
 
 
 def give_memory(db: Connection, job: int, memory_mib: int) -> None:
@@ -191,7 +194,9 @@ def give_memory(db: Connection, job: int, memory_mib: int) -> None:
     saves_itself = select(SPEC.c.saves_itself).join(JOB, JOB.c.spec == SPEC.c.id).where(JOB.c.id == job)
     kind_of_new = ANY_KIND if db.execute(saves_itself).scalar_one() else SAVING
     larger = _of_job(db, job).model_copy(update={"memory_mib": memory_mib})
-    _ensure(db, larger.at(kind=kind_of_new))  # the job waits there if it starts from its beginning again
+    _ensure(
+        db, larger.at(kind=kind_of_new, is_saved=False)
+    )  # the job waits there if it starts from its beginning again
     _move_to(db, job, larger)
 
 

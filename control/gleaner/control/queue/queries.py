@@ -203,7 +203,7 @@ def waiting_before(db: Connection, job: int, *, at_most: int) -> int:
     a range of the index of the waiting jobs, so no more rows are read than are counted.
     """
     mine = db.execute(select(JOB.c.group, JOB.c.submitter, JOB.c.state, JOB.c.priority).where(JOB.c.id == job)).one()
-    own = LANE.c.submitter == mine.submitter
+    same = LANE.c.submitter == mine.submitter
     alike = (JOB.c.state == mine.state, JOB.c.priority == mine.priority)
     parts: list[tuple[ColumnElement[bool], ...]] = [
         (JOB.c.state == mine.state, JOB.c.priority > mine.priority),
@@ -211,11 +211,11 @@ def waiting_before(db: Connection, job: int, *, at_most: int) -> int:
     ]
     if mine.state is State.NEW:
         parts += [
-            (~own, JOB.c.state == State.SAVED),
-            (own, JOB.c.state == State.SAVED, JOB.c.priority >= mine.priority),
+            (~same, JOB.c.state == State.SAVED),
+            (same, JOB.c.state == State.SAVED, JOB.c.priority >= mine.priority),
         ]
     else:
-        parts.append((own, JOB.c.state == State.NEW, JOB.c.priority > mine.priority))
+        parts.append((same, JOB.c.state == State.NEW, JOB.c.priority > mine.priority))
     found = 0
     for part in parts:
         some = select(JOB.c.id).join(LANE, and_(LANE.c.id == JOB.c.lane, LANE.c.group == mine.group, ~LANE.c.is_closed))

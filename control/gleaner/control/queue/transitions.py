@@ -52,7 +52,7 @@ _EVENT_COLUMNS = ["job", "attempt", "at_s", "what", "detail"]
 def _lane_of_new() -> ScalarSelect[int]:
     mine, new = LANE.alias("mine"), LANE.alias("new")
     same = and_(*(new.c[name] == mine.c[name] for name in LaneWish.model_fields))
-    anywhere = and_(new.c.not_on == (), new.c.only_on == literal_column("''"), ~new.c.is_closed)
+    anywhere = and_(new.c.not_on == (), new.c.only_on == literal_column("''"), ~new.c.is_closed, ~new.c.is_saved)
     kind = case((SPEC.c.saves_itself, ANY_KIND), else_=SAVING)
     return (
         select(new.c.id)

@@ -97,6 +97,7 @@ class LaneKey(LaneWish):
     not_on: tuple[str, ...] = Field(default=(), sa_type=Names)
     only_on: str = ""  # The only node that is offered the jobs, because they migrate to it. Empty: any node.
     is_closed: bool = False  # True if no node is offered the jobs.
+    is_saved: bool = False  # True if the jobs continue from checkpoints.
     campaign: int = 0  # The campaign whose jobs wait here for their turn. 0: none do.
 
     def at(self, **whereto: Any) -> Self:
@@ -165,7 +166,7 @@ class JobRecord(QueueRecord, table=True):
         CheckConstraint("attempt >= 0", "attempt_counts"),
         CheckConstraint("sound_attempt BETWEEN earlier_attempts AND attempt", "sound_was_made"),
         CheckConstraint("retries >= 0 AND failures BETWEEN 0 AND retries + 1", "failures_bounded"),
-        # In claim order within the saved jobs of each lane, and within its new jobs.
+        # In claim order within each lane, whose jobs are all new or all saved.
         partial_index("job_waiting", "lane", text("state DESC"), text("priority DESC"), "id", where=WAITS),
         partial_index("job_on_agent", "agent", where="agent IS NOT NULL"),
         partial_index("job_in_campaign", "campaign", "index", unique=True, where="campaign IS NOT NULL"),
