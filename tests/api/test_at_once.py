@@ -18,7 +18,7 @@ from gleaner.control.api.app import create_app
 from gleaner.control.control_state import ControlState
 from gleaner.control.queue import retention
 from gleaner.control.queue.database import connect
-from gleaner.control.settings import HistorySettings, QueueSettings, Settings
+from gleaner.control.settings import QueueSettings, Settings
 
 AGENTS = 20
 JOBS = 100
@@ -93,9 +93,9 @@ def test_the_same_submission_with_the_same_key_has_one_answer_for_a_day(
     for caller, key in ((harness.caller("user", "bob", "atlas"), {}), (harness.user, {"key": "another-key-of-alice"})):
         assert submitted(caller, **key).json()["campaign"] > 1
     remove_old_rows = partial(retention.remove_old_rows, harness.state.engine, harness.state.writing)
-    remove_old_rows(QueueSettings(), HistorySettings(), harness.now_s + 86_000)
+    remove_old_rows(Settings(), harness.now_s + 86_000)
     assert submitted(harness.user).json() == answers[0].json()
-    remove_old_rows(QueueSettings(), HistorySettings(), harness.now_s + 87_000)
+    remove_old_rows(Settings(), harness.now_s + 87_000)
     assert submitted(harness.user).json()["campaign"] > 1
     harness.close()
     harness.state.engine.dispose()

@@ -184,7 +184,7 @@ def test_a_metrics_token_reads_the_metrics_and_nothing_else(harness: ApiHarness)
 
 def remove_old_tokens(harness: ApiHarness) -> None:
     state = harness.state
-    retention.remove_old_rows(state.engine, state.writing, state.settings.queue, state.settings.history, harness.now_s)
+    retention.remove_old_rows(state.engine, state.writing, state.settings, harness.now_s)
     folder = state.settings.storage.folder / "agents"
     (folder / "some-agent").mkdir(parents=True, exist_ok=True)
     forget_tokens(state, folder, harness.now_s)

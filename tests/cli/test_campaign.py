@@ -68,6 +68,13 @@ def test_a_campaign_file_says_what_to_run_and_texts_are_taken_as_written() -> No
     )
 
 
+def test_what_was_submitted_is_shown_as_a_campaign_file_that_says_the_same() -> None:
+    job = campaign_file.submission(campaign_file.parse(GOOD, "runs.yaml")).job
+    for spec in (job, job.model_copy(update={"most_memory_mib": 4096}), JobSpec(name="a", image="b")):
+        written = campaign_file.as_submitted(spec)
+        assert campaign_file.submission(campaign_file.parse(written, "again.yaml")).job == spec
+
+
 @pytest.mark.parametrize(
     "key",
     [

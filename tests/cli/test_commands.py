@@ -75,7 +75,7 @@ def test_an_array_option_makes_a_campaign_too(harness: CliHarness) -> None:
     out = harness.good("submit", "--image", "a", "--array", "1,5-7", "--hold", "--json", "--", "run", "{index}")
     said = json.loads(out)
     assert len(said["jobs"]) == 4
-    assert json.loads(harness.good("status", "--campaign", str(said["campaign"]), "--json"))["held"] == 4
+    assert json.loads(harness.good("campaign", "show", str(said["campaign"]), "--json"))["held"] == 4
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_an_unknown_job_is_named(harness: CliHarness, verb: str) -> None:
     assert "4711" in err
 
 
-@pytest.mark.parametrize("verb", ["status", "wait", "results", "hold", "release", "cancel"])
+@pytest.mark.parametrize("verb", ["list", "wait", "results", "hold", "release", "cancel"])
 def test_an_unknown_campaign_is_named(harness: CliHarness, verb: str) -> None:
     assert "4711" in harness.refused(verb, "--campaign", "4711", code=1)
 

@@ -46,6 +46,21 @@ BARE: dict[str, Any] = DETAIL | {
     "spec": SPEC | {"needs_at_least_s": None, "compute_limit_s": None, "environment": {}},
     "checkpoints": [], "output_bytes": None, "attempts": [], "events": [],
 }  # fmt: skip
+ROW: dict[str, Any] = STATUS | {
+    "id": 1, "name": "zmumu", "group": "atlas", "submitter": "alice", "submitted_s": 1.5e9,
+    "expected": {"ended": 3, "over_s": 21600, "jobs_per_h": 0.5, "earliest_s": 1.6e9, "latest_s": 1.61e9},
+    "result_bytes": 3_456_789,
+}  # fmt: skip
+ENDED: dict[str, Any] = {"ended_s": 1.6e9, "kept_until_s": 1.7e9, "new": 0, "running": 0, "saved": 0}
+SHOWN: dict[str, Any] = ROW | {
+    "spec": SPEC, "first_job": {"index": "1", "mass": "100"}, "last_job": {"index": "6", "mass": "500"},
+    "max_running": 2, "try_left": 1, "failures_left": -1, "lost_slices": 1,
+    "causes": [{"cause": "exit code 3", "jobs": 1, "first_job": 7, "last_line": "no such file \x1b[2J"}],
+    "use": {
+        "group": "atlas", "user": "alice", "slices": 4, "harvested_core_h": 12.25, "saving_core_h": 0.5,
+        "restoring_core_h": 0.25, "starting_core_h": 0.25, "lost_core_h": 1.0,
+    },
+}  # fmt: skip
 START: dict[str, Any] = {
     "id": 3, "at_s": 1.5e9, "kind": "start", "policy": "fairshare", "acted": True, "subjects": ["job 7"],
     "given": GIVEN, "answer": ANSWER,
@@ -88,16 +103,19 @@ def wrong(command: str, suffix: str, *texts: str) -> Case:
 CASES = {
     "jobs": Case(
         (
-            *both("list", "list --campaign 1", "status", "status --campaign 1", "hold 7 1234", "release 7"),
+            *both("list", "list --campaign 1", "status", "campaigns", "campaign show 1", "hold 7 1234", "release 7"),
             *both("cancel --campaign 1", "migrate 7", "priority 7 5", "priority --campaign 1 -5", "show 7"),
             *both("show 1234", "wait 7", "submit --image pi", "submit runs.yaml", "results 7", "results 7 --to there"),
-            "list --limit 0", "hold", "show 99", "priority 7 2000000", "migrate 7 --to /", "results",
+            *both("rm 7"),
+            "list --limit 0", "hold", "show 99", "priority 7 2000000", "migrate 7 --to /", "results", "rm --campaign 1",
         ),
         {
             "GET /v1/jobs": JOBS, "GET /v1/status": STATUS, "GET /v1/campaigns/1": STATUS | {"campaign": 1},
-            "POST /v1/campaigns/1/cancel": STATUS | {"campaign": 1}, "POST /v1/jobs/7/hold": JOB,
-            "POST /v1/jobs/1234/hold": JOB | ALONE, "POST /v1/jobs/7/release": JOB, "POST /v1/jobs/7/migrate": JOB,
-            "PATCH /v1/jobs/7": JOB | {"priority": 5}, "GET /v1/jobs/7": FULL, "GET /v1/jobs/1234": BARE,
+            "GET /v1/campaigns": {"campaigns": [ROW, ROW | ENDED], "total": 3}, "GET /v1/campaigns/1/detail": SHOWN,
+            "DELETE /v1/jobs/7": JOB | END, "POST /v1/campaigns/1/cancel": STATUS | {"campaign": 1},
+            "POST /v1/jobs/7/hold": JOB, "POST /v1/jobs/1234/hold": JOB | ALONE, "POST /v1/jobs/7/release": JOB,
+            "POST /v1/jobs/7/migrate": JOB, "PATCH /v1/jobs/7": JOB | {"priority": 5}, "GET /v1/jobs/7": FULL,
+            "GET /v1/jobs/1234": BARE,
             "PATCH /v1/campaigns/1": STATUS | {"campaign": 1}, "POST /v1/jobs": {"campaign": 4, "jobs": [5, 6, 7]},
             "GET /v1/jobs/7/result": JOB | END | {"job": 7, "digest": "sha256:1", "storage": "/nowhere"},
         },

@@ -5,10 +5,12 @@ import re
 
 import pytest
 
-from gleaner.control.cli import render
+from gleaner.control.cli import campaigns, render
 from gleaner.control.cli.output import Answer
 from gleaner.control.models.agents import AgentRow, Phase
-from gleaner.control.models.jobs import JobList, JobRow
+from gleaner.control.models.campaigns import CampaignList, CampaignRow
+from gleaner.control.models.jobs import JobList, JobRow, Submitted
+from gleaner.control.policy.expected_end import ExpectedEnd
 from gleaner.control.states import State
 
 REASON = "its lease has ended: no heartbeat for 180 s, so its jobs were returned; see the agents' logs on the storage "
@@ -94,6 +96,34 @@ def test_agents_are_readable_and_their_reasons_are_folded(
     assert "SCHEDULER'S ID" in said
     place = lines[0].index("REASON")
     assert " ".join(line[place:].strip() for line in lines[1:]) == REASON.strip(), "no word is cut"
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_campaigns_are_readable_and_a_date_stands_there_only_if_results_have_one(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = {"new": 1000, "running": 64, "saved": 12, "succeeded": 90_000, "failed": 7, "cancelled": 1, "held": 3}
+    end = ExpectedEnd(100, 21_600, 16.7, 1.7e9, 1.71e9)
+    row = CampaignRow(
+        id=12, name="zmumu-production", group="a", submitter="alice", submitted_s=1.6e9, expected=end, **counts
+    )
+    for kept, has_date in ((None, False), (1.8e9, columns == 200)):
+        found = CampaignList(campaigns=(row.model_copy(update={"kept_until_s": kept}),), total=1)
+        lines, said = shown(tuple(campaigns.listed(found)), columns, capsys, monkeypatch)
+        assert max(map(len, lines)) <= columns
+        assert all(word in lines[0] for word in ("CAMPAIGN", "NAME", "JOBS", "EXPECTED END"))
+        assert ("KEPT UNTIL" in lines[0], "KEPT UNTIL" in said) == (has_date, bool(kept) and not has_date)
+
+
+def test_a_person_who_submits_is_shown_the_next_commands(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines, _ = shown(Submitted(campaign=4, jobs=(7, 8)), 80, capsys, monkeypatch)
+    assert lines == [
+        "campaign 4: jobs 7 to 8", "  glean campaign show 4", "  glean logs 7", "  glean results --campaign 4",
+    ]  # fmt: skip
+    lines, _ = shown(Submitted(campaign=None, jobs=(7,)), 80, capsys, monkeypatch)
+    assert lines == ["job 7", "  glean show 7", "  glean why 7", "  glean results 7"]
 
 
 def test_a_wide_terminal_and_a_pipe_show_all_columns(

@@ -12,7 +12,7 @@ from tests.cli.cli_harness import CliHarness
 
 from gleaner.agent.job_spec import JobSpec
 from gleaner.control.campaigns import campaign_file
-from gleaner.control.campaigns.parameter_files import read_rows
+from gleaner.control.campaigns.parameter_files import in_folder, read_rows
 from gleaner.control.input_errors import InputError
 from gleaner.control.models.jobs import Submission
 
@@ -26,7 +26,7 @@ parameters: {mass: [100, 2e2], tune: monash, seed: 1-3}
 
 
 def read(text: str, folder: Path = Path()) -> Submission:
-    return campaign_file.submission(read_rows(campaign_file.parse(text, "runs.yaml"), folder))
+    return campaign_file.submission(read_rows(campaign_file.parse(text, "runs.yaml"), in_folder(folder)))
 
 
 def complaint(text: str, folder: Path = Path()) -> str:

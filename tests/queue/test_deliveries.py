@@ -9,7 +9,7 @@ from tests.queue.queue_harness import QueueHarness
 
 from gleaner.agent.messages import DeliveryReport
 from gleaner.control.models.outputs import DeliveryPhase, DeliveryRow
-from gleaner.control.queue import deliveries
+from gleaner.control.queue import deliveries, retention
 from gleaner.control.queue.database import connect
 from gleaner.control.queue.errors import Conflict, Invalid, NotCurrent, NotFound
 
@@ -80,6 +80,16 @@ def test_what_an_attempt_has_that_does_not_count_is_never_offered(site: QueueHar
     assert (taken(site, "b"), site.detail(job).delivery) == (None, None)
     site.record_completion(job, again.attempt, exit_code=1, output=True)
     assert (taken(site, "b"), site.detail(job).delivery) == (None, None)
+
+
+def test_a_result_that_was_removed_is_not_delivered_again(site: QueueHarness) -> None:
+    job = done(site)
+    site.do(deliveries.take, "a", **TAKING, now_s=site.now_s)
+    end(site, job, 1)
+    site.do(retention.remove_job, job)
+    site.do(deliveries.try_again, job, now_s=site.now_s)
+    assert taken(site) is None
+    assert (found(site, job).phase, found(site, job).problem) == (DeliveryPhase.FAILED, "its result was removed")
 
 
 def test_a_job_without_a_target_or_a_result_has_no_delivery(site: QueueHarness) -> None:

@@ -34,7 +34,7 @@ def queue(queue_engine: Engine) -> QueueHarness:
 
 
 def prune(state: ControlState, now_s: float) -> None:
-    retention.remove_old_rows(state.engine, state.writing, state.settings.queue, state.settings.history, now_s)
+    retention.remove_old_rows(state.engine, state.writing, state.settings, now_s)
 
 
 def rows(queue: QueueHarness) -> dict[str, int]:
@@ -71,6 +71,19 @@ def test_after_the_days_to_keep_only_the_jobs_themselves_are_left(queue: QueueHa
     assert rows(queue) == {"log": 2, "event": 3, "token": 1, "trimmed": len(old)}
     assert [agent.name for agent in queue.look(queries.agent_rows, now_s=queue.now_s)] == ["a"]
     assert {queue.row(job).outcome for job in old} == {"succeeded"}
+
+
+def test_a_removed_job_loses_its_log_and_events_at_the_next_pass_and_others_keep_theirs(
+    queue: QueueHarness, state: ControlState
+) -> None:
+    removed, other = wrote(queue, queue.agent("a"), 3), wrote(queue, "a", 3)
+    for job in (removed, other):
+        queue.record_completion(job, 1)
+    with transaction(queue.engine) as db:
+        retention.remove_job(db, removed)
+    prune(state, queue.now_s)
+    assert rows(queue) == {"log": 3, "event": 3, "token": 1, "trimmed": 1}
+    assert queue.events(other) == ["submit", "claim", "succeed"]
 
 
 def test_a_running_job_keeps_the_last_lines_of_its_log(queue: QueueHarness, state: ControlState) -> None:

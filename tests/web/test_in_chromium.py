@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
+from sqlalchemy import update
 from tests import chromium
 from tests.cli.cli_harness import CliHarness, Service
 from tests.cli.conftest import admin, service
 from tests.slurm.records import node, seen
 from tests.web.made_history import MadeHistory
+
+from gleaner.control.queue.database import transaction
+from gleaner.control.queue.tables import AGENT
 
 __all__ = ["admin", "service"]
 
@@ -25,8 +29,12 @@ TOO_WIDE = """[...document.querySelectorAll("body *")]
     .filter(each => each.getBoundingClientRect().right > window.innerWidth && !each.closest(".wide, svg"))
     .map(each => each.outerHTML.slice(0, 100))"""
 """The elements that a narrow window does not show as a whole, but for those that scroll by themselves."""
-PAGES = ("", "/campaigns", "/campaigns/1", "/jobs", "/jobs/1", "/jobs/1/log", "/nodes", "/nodes/node1", "/agents",
-         "/entitlements", "/report", "/timeline", "/drains", "/submit", "/jobs/99")  # fmt: skip
+SCROLLS = """[...document.querySelectorAll("div.wide")]
+    .filter(each => each.scrollWidth > each.clientWidth && !each.closest("details"))
+    .map(each => each.outerHTML.slice(0, 100))"""
+PAGES = ("", "/campaigns", "/campaigns/1", "/jobs", "/jobs/1", "/jobs/1/log", "/jobs/1/log?text=1",
+         "/nodes", "/nodes/node1", "/agents", "/entitlements", "/report", "/timeline", "/drains", "/submit",
+         "/jobs/99")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +65,7 @@ def _fill(admin: CliHarness) -> None:
 def test_a_person_looks_at_everything_and_acts(browser: Browser, admin: CliHarness, service: Service) -> None:
     _fill(admin)
     home = f"http://127.0.0.1:{service.port}/web"
-    for scheme, width in (("light", 1200), ("dark", 390)):
+    for scheme, width in (("light", 1280), ("dark", 390)):
         tab = Tab(browser, scheme=scheme, width=width)
         tab.page.goto(f"{home}/sign-in")
         found = Axe().run(tab.page)
@@ -71,6 +79,7 @@ def test_a_person_looks_at_everything_and_acts(browser: Browser, admin: CliHarne
             found = Axe().run(tab.page)
             assert found.violations_count == 0, f"{path}, {scheme}: {found.generate_report()}"
             assert tab.page.evaluate(TOO_WIDE) == [], path
+            assert tab.page.evaluate(SCROLLS) == [], path  # on a phone, rows are cards
         missing = [line for line in tab.complaints if "404" in line]
         assert (len(missing), tab.complaints) == (1, missing)  # /jobs/99 alone, which is not there
         assert [url for url in tab.asked if not url.startswith(f"http://127.0.0.1:{service.port}/")] == []
@@ -112,12 +121,55 @@ def test_a_page_hears_of_a_new_job_at_once(browser: Browser, admin: CliHarness, 
     tab.page.goto(admin.good("web").strip())
     tab.page.get_by_role("link", name="Jobs", exact=True).click()
     expect(tab.page.get_by_text("No job that you may see matches.")).to_be_visible()
-    tab.page.wait_for_function("known !== undefined")  # it has heard how things stand
+    tab.page.wait_for_function("() => known !== undefined")  # it has heard how things stand
     # Only news can show the job: nothing asks by the clock any more.
     tab.page.evaluate("document.getElementById('live').setAttribute('hx-trigger', 'news from:body')")
     tab.page.evaluate("htmx.process(document.getElementById('live'))")
     admin.good("submit", "--image", "gleaner/pi", "--group", "atlas", "--name", "fresh", "--", "run")
     expect(tab.page.get_by_role("row", name="fresh")).to_be_visible(timeout=LATEST_MS)
+    tab.page.context.close()
+
+
+def test_a_campaign_file_is_uploaded_gets_an_image_and_shows_its_wrong_line(
+    browser: Browser, admin: CliHarness, service: Service
+) -> None:
+    _fill(admin)
+    with transaction(admin.state.engine) as db:
+        db.execute(update(AGENT).values(facts={"images": {"names": ["site/pythia:8.3"]}}))
+    tab = Tab(browser)
+    tab.page.goto(admin.good("web").strip())
+    tab.page.get_by_role("link", name="Submit", exact=True).click()
+    file = {"name": "runs.yaml", "mimeType": "text/yaml", "buffer": b"image: a\ncpu: 3\ngroup: atlas\n"}
+    tab.page.get_by_label("Upload it").first.set_input_files([file])
+    field = tab.page.locator("#campaign")
+    expect(field).to_have_value("image: a\ncpu: 3\ngroup: atlas\n")
+    tab.page.get_by_label("Image").select_option("site/pythia:8.3")
+    expect(field).to_have_value("image: site/pythia:8.3\ncpu: 3\ngroup: atlas\n")
+    tab.page.get_by_role("button", name="Submit").click()
+    expect(tab.page.get_by_role("alert")).to_contain_text("line 2")
+    chosen = "() => { const f = document.activeElement; return f.value.slice(f.selectionStart, f.selectionEnd); }"
+    assert tab.page.evaluate(chosen) == "cpu: 3"
+    tab.page.context.close()
+
+
+def test_a_log_is_followed_until_its_reader_scrolls_up(browser: Browser, admin: CliHarness, service: Service) -> None:
+    admin.good("submit", "--image", "gleaner/pi", "--group", "atlas", "--", "run")
+    (job,) = admin.node.claim()
+    admin.node.write(job, 0, *[f"event {number}" for number in range(100)])
+    tab = Tab(browser)
+    tab.page.goto(admin.good("web").strip())
+    tab.page.goto(f"http://127.0.0.1:{service.port}/web/jobs/1/log")
+    log = tab.page.locator("#lines")
+    is_at_end = "each => each.scrollTop + each.clientHeight >= each.scrollHeight - 2"
+    assert log.evaluate(is_at_end)
+    tab.page.wait_for_function("() => known !== undefined")
+    admin.node.write(job, 100, *[f"event {number}" for number in range(100, 200)])
+    expect(log).to_contain_text("event 199")
+    assert log.evaluate(is_at_end)
+    log.evaluate("each => { each.scrollTop = 100; }")
+    admin.node.write(job, 200, "event 200")
+    expect(log).to_contain_text("event 200")
+    assert log.evaluate("each => each.scrollTop") == 100
     tab.page.context.close()
 
 

@@ -105,12 +105,15 @@ def test_a_band_is_as_high_as_the_most_cores_and_its_parts_lie_on_each_other() -
     assert (chart.most_cores, len(chart.columns)) == (10, 3)
     shapes = {layer.part: layer.path for layer in chart.layers if layer.path}
     assert shapes == {
-        "regular": "M0.0 40.00h333.3v160.00h-333.3z",
-        "harvested": "M333.3 100.00h333.3v100.00h-333.3z",
-        "idle": "M0.0 0.00h333.3v40.00h-333.3z",
+        "regular": "M0.0 40.00H333.3v160.00H0.0z",
+        "harvested": "M333.3 100.00H666.7v100.00H333.3z",
+        "idle": "M0.0 0.00H333.3v40.00H0.0z",
     }
     assert [layer.share for layer in chart.layers if layer.path] == [480 / 900, 300 / 900, 120 / 900]
     assert band_chart([_step(0)], now_s=60) is None
+    late = band_chart([*map(_step, range(0, 3000, 60)), *(_step(s, idle=1) for s in range(3000, 6000, 60))], now_s=9999)
+    assert late is not None
+    assert late.begin_s == 3000  # it begins with the first data
 
 
 def test_a_step_that_is_not_over_is_measured_by_what_has_passed_of_it() -> None:

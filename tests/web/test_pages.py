@@ -1,7 +1,9 @@
 """The pages, filled by a real queue: each shows what the API answers, to those whom the API answers."""
 
 import hashlib
+import io
 import re
+import tarfile
 import tomllib
 from pathlib import Path
 
@@ -23,8 +25,10 @@ from gleaner.control.models.nodes import ClusterStatus, NodeRow
 from gleaner.control.models.searches import ROWS_A_PAGE
 from gleaner.control.queue import decisions, logs, node_health
 from gleaner.control.queue.database import transaction
+from gleaner.control.settings import EntitlementSettings, SiteSettings
 from gleaner.control.states import State
 from gleaner.control.web import rendering
+from gleaner.control.web.jobs import LogSearch
 
 PAGES = (
     "/web",
@@ -116,6 +120,55 @@ def test_a_log_is_shown_from_its_end_and_turned_back_page_by_page(harness: ApiHa
     assert sorted(set(seen), key=many.index) == list(many)
 
 
+def test_a_log_is_searched_and_downloaded(harness: ApiHarness) -> None:
+    job = harness.user.submit()
+    (claimed,) = harness.agent().claim()
+    many = tuple(f"line {number} of 100%" for number in range(30))
+    with transaction(harness.state.engine) as db:
+        logs.append(db, job, claimed["attempt"], LogLines(first=0, lines=many), most_bytes=10**6)
+    browser = browser_of(harness, harness.user)
+    found = browser.good(f"/web/jobs/{job}/log?text=INE 2")
+    assert re.findall(r"line \d+", found.text) == [f"line {number}" for number in (2, *range(20, 30))]
+    assert f"/web/jobs/{job}/log?first=9" in found.links()
+    assert "0 lines have" in browser.good(f"/web/jobs/{job}/log?text=1_0").text  # no pattern of SQL's
+    assert browser.good(f"/web/jobs/{job}/log.txt").answer.text.splitlines() == list(many)
+    stranger = browser_of(harness, harness.caller("user", "carol", "cms"))
+    assert [stranger.get(f"/web/jobs/{job}/log{rest}").status for rest in (".txt", "?text=line")] == [403, 403]
+
+
+def test_results_of_a_job_and_of_a_campaign_are_downloaded(harness: ApiHarness) -> None:
+    first = harness.user.submit(spec={"name": "mu"}, indices=[4, 5, 6])
+    agent = harness.agent()
+    for job in agent.claim(most=3):
+        left = None if job["job"] == first else harness.publish_output(job["job"], job["attempt"], b"%d" % job["job"])
+        assert agent.completed(job["job"], job["attempt"], left).status_code == 204
+    browser = browser_of(harness, harness.user)
+    assert browser.good(f"/web/jobs/{first + 1}/results.tar").answer.content == b"%d" % (first + 1)
+    assert browser.get(f"/web/jobs/{first}/results.tar").status == 404
+    assert "/web/campaigns/1/results.tar" in browser.good("/web/campaigns/1").links()
+    with tarfile.open(fileobj=io.BytesIO(browser.good("/web/campaigns/1/results.tar").answer.content)) as archive:
+        files = {name: file.read() for name in archive.getnames() if (file := archive.extractfile(name))}
+    assert files == {"mu-5.tar": b"%d" % (first + 1), "mu-6.tar": b"%d" % (first + 2)}
+    stranger = browser_of(harness, harness.caller("user", "carol", "cms"))
+    paths = ("campaigns/1", f"jobs/{first + 1}")
+    assert [stranger.get(f"/web/{path}/results.tar").status for path in paths] == [403, 403]
+
+
+def test_the_overview_begins_with_the_campaigns_of_its_reader(harness: ApiHarness) -> None:
+    harness.user.submit(spec={"name": "zmumu"}, indices=[1, 2])
+    harness.caller("user", "bob", "atlas").submit(spec={"name": "of-bob"}, indices=[1, 2])
+    shown = browser_of(harness, harness.user).good("/web")
+    assert ("zmumu" in shown.text, "of-bob" in shown.text) == (True, False)
+    assert [link for link in shown.links() if "/campaigns/" in link] == ["/web/campaigns/1"] * 2
+    assert "/web/entitlements" not in shown.links()  # they are off
+    site = SiteSettings(name="Hill cluster", documentation="https://docs.example.org/")
+    on = EntitlementSettings(mode="dry-run", partitions=("main",))
+    harness.state.settings = harness.state.settings.model_copy(update={"site": site, "entitlements": on})
+    shown = browser_of(harness, harness.user).good("/web")
+    assert {"/web/entitlements", "https://docs.example.org/faq.md"} <= {*shown.links()}
+    assert "Hill cluster" in shown.text
+
+
 def test_a_user_sees_what_the_users_token_may_see(harness: ApiHarness) -> None:
     mine = harness.user.submit()
     other = harness.caller("user", "carol", "cms")
@@ -180,6 +233,8 @@ def test_nodes_say_what_is_wrong_and_what_to_do(harness: ApiHarness) -> None:
     assert "node n2" in overview
     assert "excluded until" in browser.good("/web/nodes?text=n1&order=-name").text
     assert "n2" not in browser.good("/web/nodes?text=n1").text
+    assert "/web/nodes/n2" in browser.good("/web/nodes?use=idle").links()
+    assert "/web/nodes/n2" not in browser.good("/web/nodes?use=agent").links()
     assert browser.send("/web/nodes/n1/trust").status == 303
     assert "excluded until" not in browser.good("/web/nodes/n1").text
     assert browser.get("/web/nodes/n9").status == 404
@@ -234,6 +289,8 @@ def _rendered(name: str, **facts: object) -> str:
         "query": {},
         "done": "",
         "version": "1",
+        "site": SiteSettings(),
+        "has_entitlements": True,
     }
     return rendering.environment().get_template(name).render(given | facts)
 
@@ -267,8 +324,9 @@ def _job_page(word: str) -> str:
         "reasons": {1: word},
         "last_lines": lines,
     }
-    return _rendered("job.html", **facts) + _rendered(
-        "log.html", job=1, lines=lines, first=0, everything=False, lines_a_page=500
+    return _rendered("job.html", **facts) + "".join(
+        _rendered("log.html", job=1, lines=lines, first=0, wanted=wanted, found=[(1, word)], lines_a_page=500)
+        for wanted in (LogSearch(), LogSearch.model_construct(text=f"t{word}"))
     )
 
 
@@ -295,7 +353,7 @@ def _cluster_pages(word: str) -> str:
     )
 
     class Wanted:
-        text, order, page = word, word, 1
+        text, order, page, use = word, word, 1, word
 
     class Found:
         total = 1
@@ -303,9 +361,9 @@ def _cluster_pages(word: str) -> str:
         def __init__(self, row: object) -> None:
             self.rows = (row,)
 
-    common = {"wanted": Wanted, "rows_a_page": 50}
+    common = {"wanted": Wanted}
     return (
-        _rendered("nodes.html", cluster=cluster, found=Found(node), uses={word: word}, **common)
+        _rendered("nodes.html", cluster=cluster, found=Found(node), uses={word: word}, all_uses=("idle",), **common)
         + _rendered("agents.html", found=Found(agent), **common)
         + _rendered("drains.html", found=Found(drain), may_drain=True, **common)
         + _rendered("problem.html", detail=word)

@@ -16,7 +16,7 @@ from gleaner.client.steps import Item, Items, ItemVerb, Sleep, Steps, Verb, Work
 from gleaner.client.unpack import Fetched, fetch
 from gleaner.client.uploads import FileToSend, OnPart
 from gleaner.control.models.agents import AgentRow
-from gleaner.control.models.campaigns import CampaignStatus
+from gleaner.control.models.campaigns import CampaignDetail, CampaignList, CampaignStatus
 from gleaner.control.models.decisions import DecisionRow
 from gleaner.control.models.drains import DrainRequest, DrainRow, ResumeRequest
 from gleaner.control.models.health import Health
@@ -24,7 +24,6 @@ from gleaner.control.models.images import ImagePush, ImageRow, SiteImages
 from gleaner.control.models.jobs import (
     CampaignRerun,
     JobDetail,
-    JobFilter,
     JobList,
     JobRow,
     LogPage,
@@ -39,6 +38,7 @@ from gleaner.control.models.outputs import ResultRow
 from gleaner.control.models.owners import OwnersStatus
 from gleaner.control.models.parameters import ParameterSpace
 from gleaner.control.models.report import MonthReport, ReportFilter
+from gleaner.control.models.searches import CampaignFilter, JobFilter, JobOrder, Search
 from gleaner.control.models.secrets import SecretPut, SecretRow
 from gleaner.control.models.tokens import TokenIssued, TokenRequest, TokenRow
 from gleaner.control.models.web_codes import WebCode
@@ -65,6 +65,27 @@ class CampaignRules(TypedDict, total=False):
     dry_run: bool
 
 
+class CampaignConditions(TypedDict, total=False):
+    """The conditions and the page of a search for campaigns, as in a `CampaignFilter`."""
+
+    group: str | None
+    mine: bool
+    text: str
+    page: int
+    limit: int
+
+
+class JobConditions(CampaignConditions, total=False):
+    """The conditions, the order and the page of a search for jobs, as in a `JobFilter`."""
+
+    state: State | None
+    outcome: Outcome | None
+    campaign: int | None
+    held: bool | None
+    order: JobOrder
+    after: int
+
+
 class Verbs:
     """The methods of both clients. Each raises only `ClientError`."""
 
@@ -89,19 +110,9 @@ class Verbs:
         return self._write("POST", "/v1/jobs", Submitted, wanted, key=str(uuid4()))
 
     @Verb
-    def jobs(
-        self,
-        *,
-        state: State | None = None,
-        group: str | None = None,
-        campaign: int | None = None,
-        held: bool | None = None,
-        after: int = 0,
-        limit: int = 100,
-    ) -> Steps[JobList]:
+    def jobs(self, **wanted: Unpack[JobConditions]) -> Steps[JobList]:
         """Return a page of jobs, the oldest first: at most `limit` with numbers above `after`."""
-        wanted = checked(JobFilter, state=state, group=group, campaign=campaign, held=held, after=after, limit=limit)
-        return self._read("/v1/jobs", JobList, wanted.model_dump(mode="json", exclude_none=True))
+        return self._read("/v1/jobs", JobList, _query(checked(JobFilter, **wanted)))
 
     @ItemVerb
     def all_jobs(self, *, campaign: int) -> Items[JobRow]:
@@ -146,6 +157,11 @@ class Verbs:
     def cancel(self, job: int) -> Steps[JobRow]:
         """End a job. Its checkpoints are deleted."""
         return self._write("POST", f"/v1/jobs/{job}/cancel", JobRow)
+
+    @Verb
+    def remove_job(self, job: int) -> Steps[JobRow]:
+        """Remove an ended job from all lists, with its result and its log."""
+        return self._write("DELETE", f"/v1/jobs/{job}", JobRow)
 
     @Verb
     def deliver(self, job: int) -> Steps[JobRow]:
@@ -222,6 +238,21 @@ class Verbs:
     def campaign(self, campaign: int) -> Steps[CampaignStatus]:
         """Return how many jobs of a campaign are in each state."""
         return self._read(f"/v1/campaigns/{campaign}", CampaignStatus)
+
+    @Verb
+    def campaigns(self, **wanted: Unpack[CampaignConditions]) -> Steps[CampaignList]:
+        """Return a page of campaigns with their progress and their expected ends, the newest first."""
+        return self._read("/v1/campaigns", CampaignList, _query(checked(CampaignFilter, **wanted)))
+
+    @Verb
+    def campaign_detail(self, campaign: int) -> Steps[CampaignDetail]:
+        """Return what was submitted, the progress of a campaign, the causes of its failures, and its node time."""
+        return self._read(f"/v1/campaigns/{campaign}/detail", CampaignDetail)
+
+    @Verb
+    def remove_campaign(self, campaign: int) -> Steps[CampaignStatus]:
+        """Remove all jobs of an ended campaign from all lists, with their results and logs."""
+        return self._write("DELETE", f"/v1/campaigns/{campaign}", CampaignStatus)
 
     @Verb
     def hold_campaign(self, campaign: int) -> Steps[CampaignStatus]:
@@ -514,17 +545,14 @@ class Verbs:
 
 def count_states(rows: Sequence[JobRow]) -> CampaignStatus:
     """Return the number of these jobs in each state."""
-    states, ended = Counter(row.state for row in rows), Counter(row.outcome for row in rows)
-    return CampaignStatus(
-        campaign=None,
-        new=states[State.NEW],
-        running=states[State.RUNNING],
-        saved=states[State.SAVED],
-        succeeded=ended[Outcome.SUCCEEDED],
-        failed=ended[Outcome.FAILED],
-        cancelled=ended[Outcome.CANCELLED],
-        held=sum(row.held for row in rows),
-    )
+    states = Counter((row.outcome or row.state).lower() for row in rows)
+    names = ("new", "running", "saved", "succeeded", "failed", "cancelled")
+    held = sum(row.held for row in rows)
+    return CampaignStatus(campaign=None, held=held, **{name: states[name] for name in names})
+
+
+def _query(wanted: Search) -> dict[str, Any]:
+    return wanted.model_dump(mode="json", exclude_defaults=True)
 
 
 def _of_group(group: str | None) -> dict[str, Any] | None:

@@ -58,8 +58,8 @@ class QueueSettings(_Table):
     losses_until_held: int = Field(default=3, ge=1)
     """A job that is lost together with its agent this many times in a row, on different nodes, is held."""
     keep_days: int = Field(default=90, ge=1)
-    """Lines that jobs have printed, and events, are removed this long after the jobs' end. Results stay. Agents that
-    never got a job are also removed. Choose a shorter time if the database grows too large."""
+    """Lines that jobs have printed, and events, are removed this long after the jobs' end. `[outputs] keep_days` is for
+    results. Agents that never got a job are also removed. Choose a shorter time if the database grows too large."""
     keep_decisions: int = Field(default=200_000, ge=1)
     """The number of stored decisions. The oldest above it, and those older than `keep_days`, are removed once an
     hour."""
@@ -343,6 +343,15 @@ class ApiSettings(_Table):
         return self
 
 
+class SiteSettings(_Table):
+    """`[site]`: what the web page shows of the site."""
+
+    name: str = Field(default="", max_length=60)
+    """The name of the site or its cluster, for the head of each page."""
+    documentation: str = Field(default="", pattern="^(https?://[^ ]+/)?$")
+    """The address of a folder with the pages of `docs/`, to which the web page links. It ends with a slash."""
+
+
 class AuditSettings(_Table):
     """`[audit]`: one line of JSON for each write request, including refused ones."""
 
@@ -517,6 +526,13 @@ class OutputSettings(_Table):
     """After this time without progress a delivery is given up for a while."""
     tries: int = Field(default=20, ge=1, le=1000)
     """After this number of failures a delivery is given up. The pause between two tries grows up to ten minutes."""
+    keep_days: float | None = Field(default=None, gt=0, le=MOST)
+    """Results are removed from the storage this long after the jobs' end. Without it, they stay until somebody removes
+    them with `glean rm`."""
+
+    @property
+    def keep_s(self) -> float | None:
+        return None if self.keep_days is None else self.keep_days * DAY_S
 
     @field_validator("urls")
     @classmethod
@@ -605,6 +621,7 @@ class Settings(FileSettings):
     migration: MigrationSettings = MigrationSettings()
     cluster: ClusterSettings = ClusterSettings()
     api: ApiSettings = ApiSettings()
+    site: SiteSettings = SiteSettings()
     audit: AuditSettings = AuditSettings()
     log: LogSettings = LogSettings()
     quotas: QuotaSettings = QuotaSettings()

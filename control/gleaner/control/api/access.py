@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from fastapi import Depends, HTTPException, Path, Request
 from sqlalchemy import Connection
@@ -25,9 +25,12 @@ from gleaner.control.api.munge_login import MungeLogin
 from gleaner.control.api.problems import answer_to
 from gleaner.control.api.token_lookup import TokenLookup
 from gleaner.control.control_state import ControlState
+from gleaner.control.models.searches import CampaignFilter, JobFilter
 from gleaner.control.models.uploads import PART_BYTES
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.tokens import Identity
+
+Filter = TypeVar("Filter", JobFilter, CampaignFilter)
 
 OPEN_PATH = "/health"
 LONGEST_TOKEN = 256
@@ -63,6 +66,12 @@ class Caller:
     def group(self) -> str | None:
         """Return the only group that the caller is allowed to see, or None for all groups."""
         return None if self.identity.role == "admin" else self.identity.group
+
+    def visible(self, wanted: Filter) -> Filter:
+        """Return a search that finds only what the caller is allowed to see. Raises 403 for another group."""
+        if self.group not in {None, wanted.group or self.group}:
+            raise HTTPException(403, f"this token sees the jobs of group {self.group} only")
+        return wanted.model_copy(update={"group": wanted.group or self.group})
 
     def may_change(self, what: str, *, group: str, submitter: str) -> None:
         """Raise 403 unless the caller is allowed to change the jobs that this user of this group has submitted."""

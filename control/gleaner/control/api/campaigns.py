@@ -12,10 +12,11 @@ from gleaner.control.api.access import Caller, User
 from gleaner.control.api.examples import an_id
 from gleaner.control.api.jobs import rerun_rules
 from gleaner.control.api.problems import documented
-from gleaner.control.models.campaigns import MAX_CAMPAIGN, CampaignStatus
-from gleaner.control.models.jobs import CampaignRerun, JobFilter, Priority, Submitted
+from gleaner.control.models.campaigns import MAX_CAMPAIGN, CampaignDetail, CampaignList, CampaignStatus
+from gleaner.control.models.jobs import CampaignRerun, Priority, Submitted
 from gleaner.control.models.outputs import ResultRow
-from gleaner.control.queue import jobs, queries, reruns
+from gleaner.control.models.searches import CampaignFilter, JobFilter
+from gleaner.control.queue import campaign_figures, jobs, queries, reruns, retention, searches
 
 router = APIRouter(tags=["campaigns"])
 
@@ -46,6 +47,29 @@ def status(caller: User) -> CampaignStatus:
     """Return the number of jobs in each state, among the jobs that the caller is allowed to see."""
     with caller.reading() as db:
         return queries.status(db, group=caller.group)
+
+
+@router.get("/v1/campaigns", responses=documented(422))
+def list_campaigns(caller: User, wanted: Annotated[CampaignFilter, Query()]) -> CampaignList:
+    """Return a page of campaigns, the newest first, with their progress and their expected ends."""
+    wanted, keep_s = caller.visible(wanted), caller.state.settings.outputs.keep_s
+    with caller.reading() as db:
+        return searches.campaign_page(db, wanted, mine=caller.name, now_s=caller.now_s, keep_s=keep_s)
+
+
+@router.get("/v1/campaigns/{campaign}/detail", responses=documented(404, 422))
+def show_detail(caller: User, campaign: CampaignPath) -> CampaignDetail:
+    """Return what was submitted, the progress of the campaign, the causes of its failures, and its node time."""
+    keep_s = caller.state.settings.outputs.keep_s
+    with caller.reading() as db:
+        _own_campaign(caller, db, campaign)
+        return campaign_figures.campaign_detail(db, campaign, now_s=caller.now_s, keep_s=keep_s)
+
+
+@router.delete("/v1/campaigns/{campaign}", responses=documented(404, 409, 422))
+def remove_campaign(caller: User, campaign: CampaignPath) -> CampaignStatus:
+    """Remove all jobs of a campaign that has ended from all lists, with their results and logs."""
+    return _to_each(caller, campaign, lambda db: retention.remove_campaign(db, campaign))
 
 
 @router.get("/v1/campaigns/{campaign}", responses=documented(404, 422))
@@ -93,7 +117,7 @@ def rerun_campaign(
     wanted = change or CampaignRerun()
     with caller.writing() as db:
         _check_may_change(caller, db, campaign)
-        (row,) = queries.job_list(db, JobFilter(campaign=campaign, limit=1)).jobs
+        (row,) = searches.job_page(db, JobFilter(campaign=campaign, limit=1)).jobs
         rules = rerun_rules(caller, wanted, db, row.id)
         again = reruns.rerun_campaign(db, campaign, wanted, rules=rules, by=caller.name, now_s=caller.now_s)
         return Submitted(campaign=campaign, jobs=tuple(again))

@@ -25,7 +25,6 @@ from gleaner.control.api.storage_threads import READS_STORAGE, read_on
 from gleaner.control.api.waiting_context import places, surroundings
 from gleaner.control.models.jobs import (
     JobDetail,
-    JobFilter,
     JobList,
     JobRow,
     LogPage,
@@ -36,6 +35,7 @@ from gleaner.control.models.jobs import (
     Submitted,
 )
 from gleaner.control.models.outputs import ResultRow
+from gleaner.control.models.searches import JobFilter
 from gleaner.control.policy.why_waiting import (
     MOST_BEFORE,
     JobNeeds,
@@ -56,6 +56,8 @@ from gleaner.control.queue import (
     quota_checks,
     relocation,
     reruns,
+    retention,
+    searches,
     submission_keys,
     tokens,
 )
@@ -74,7 +76,7 @@ def user_job(caller: Caller, db: Connection, job: int) -> JobRow:
 
     Raises 403 for another group's job, and `NotFound` if the job does not exist.
     """
-    row = queries.job_row(db, job)
+    row = queries.job_row(db, job, keep_s=caller.state.settings.outputs.keep_s)
     if caller.group is not None and row.group != caller.group:
         raise HTTPException(403, f"job {job} belongs to another group")
     return row
@@ -96,7 +98,7 @@ def _changed(caller: Caller, job: int, act: Callable[[Connection], object]) -> J
         row = user_job(caller, db, job)
         caller.may_change(f"job {job}", group=row.group, submitter=row.submitter)
         act(db)
-        return queries.job_row(db, job)
+        return queries.job_row(db, job, keep_s=caller.state.settings.outputs.keep_s)
 
 
 def _nodes_memory(db: Connection, known: Iterable[NodeOutlook]) -> frozenset[int]:
@@ -192,13 +194,10 @@ def _submit(caller: Caller, db: Connection, submission: Submission, group: str) 
 
 @router.get("", responses=documented(422))
 def list_jobs(caller: User, wanted: Annotated[JobFilter, Query()]) -> JobList:
-    """Return a page of jobs by ascending id. To get the next page, send the last id of this page as `after`."""
-    if caller.group is not None:
-        if wanted.group is not None and wanted.group != caller.group:
-            raise HTTPException(403, f"this token sees the jobs of group {caller.group} only")
-        wanted = wanted.model_copy(update={"group": caller.group})
+    """Return a page of jobs, the oldest first. To get the next page, send the last id of this page as `after`."""
+    wanted = caller.visible(wanted)
     with caller.reading() as db:
-        found = queries.job_list(db, wanted)
+        found = searches.job_page(db, wanted, mine=caller.name, keep_s=caller.state.settings.outputs.keep_s)
         if not found.total and wanted.group is not None and caller.group is None:
             tokens.check_group(db, wanted.group, named=_named_groups(caller))
     return found
@@ -209,7 +208,7 @@ def show(caller: User, job: JobPath) -> JobDetail:
     """Return all known facts of one job, and the reason if it waits."""
     with caller.reading() as db:
         user_job(caller, db, job)
-        detail = queries.job_detail(db, job)
+        detail = queries.job_detail(db, job, keep_s=caller.state.settings.outputs.keep_s)
         if detail.job.state not in WAITING:
             return detail
         around = surroundings(db, caller.state)
@@ -273,6 +272,12 @@ def rerun_rules(caller: Caller, change: Rerun, db: Connection, job: int) -> jobs
         images.check_exists(db, row.group, change.image)
     memory = set() if change.memory_mib is None else {change.memory_mib}
     return submission_rules(caller, db, cpus=row.cpus, memory=memory)
+
+
+@router.delete("/{job}", responses=documented(404, 409, 422))
+def remove(caller: User, job: JobPath) -> JobRow:
+    """Remove an ended job from all lists, with its result and its log. Its node time still counts in reports."""
+    return _changed(caller, job, lambda db: retention.remove_job(db, job))
 
 
 @router.post("/{job}/deliver", responses=documented(404, 409, 422))

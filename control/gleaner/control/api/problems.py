@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.system.untrusted import storable
 from gleaner.control.api import request_id
+from gleaner.control.input_errors import InputError
 from gleaner.control.models.base import Problem
 from gleaner.control.queue.errors import (
     Conflict,
@@ -34,7 +35,9 @@ from gleaner.control.queue.errors import (
 LONGEST_LINE = 600
 EVERY_ERROR = (HTTPException, RequestValidationError, QueueError, SQLAlchemyError, StorageError, Exception)
 """The framework looks first for the handler of an error's own class, and then for those of its base classes."""
-_STATUS: Mapping[type[Exception], int] = {NotFound: 404, NotYours: 403, Conflict: 409, Invalid: 422, StorageError: 502}
+_STATUS: Mapping[type[Exception], int] = {
+    NotFound: 404, NotYours: 403, Conflict: 409, Invalid: 422, InputError: 422, StorageError: 502
+}  # fmt: skip
 """The status for errors whose message is for the caller. A class stands before its base class."""
 _LATER = {"Retry-After": "5"}
 

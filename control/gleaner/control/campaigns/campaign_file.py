@@ -203,6 +203,18 @@ def submission(given: Mapping[str, Given]) -> Submission:
         raise InputError(f"{where}: {complaint(key + inner, first)}") from None
 
 
+def as_submitted(spec: JobSpec) -> str:
+    """Return the keys of a campaign file for such jobs. Its inputs have digests, because control knows no paths."""
+    units = {name: (key, "s" if key in DURATIONS else "M") for key, name in RENAMED.items()}
+    written: dict[str, object] = {}
+    for name, value in spec.model_dump(mode="json", exclude_defaults=True).items():
+        key, unit = units.get(name, (name, ""))
+        written[key] = f"{value}{unit}" if unit else value
+    if spec.most_memory_mib is not None:
+        written["memory_mib"] = f"{spec.memory_mib}..{written.pop('most_memory_mib')}"
+    return yaml.safe_dump(written, sort_keys=False, default_flow_style=None, width=100).rstrip()
+
+
 def _short(text: str) -> str:
     """Return the text as it was written, or its beginning if it is long."""
     return repr(text if len(text) <= 60 else text[:60] + "…")

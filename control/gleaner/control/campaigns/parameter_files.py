@@ -1,12 +1,13 @@
 """Files with a campaign's parameters: a table in CSV, objects in JSON lines, or plain lines; one row is one job.
 
-They are on the machine of who submits, so only `glean submit` reads them. Values stay as they are written.
+They are on the machine of who submits: `glean submit` reads them there, and the web page gets their text. Values stay
+as they are written.
 """
 
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +20,8 @@ MOST_BYTES = 6 * 1024 * 1024
 LINE = "line"
 """The parameter that a plain line is the value of."""
 _Row = Sequence[tuple[str, str]]
+Reader = Callable[[str, str], tuple[str, str]]
+"""It returns the name and the text of a file, from its path and the place that names it. It raises `InputError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,7 @@ class RowsFile:
     is_lines: bool
 
 
-def read_rows(given: Mapping[str, Given], folder: Path) -> dict[str, Given]:
+def read_rows(given: Mapping[str, Given], read: Reader) -> dict[str, Given]:
     """Return what a campaign file gives, with the rows in place of the files that hold them. Raises `InputError`."""
     rest = dict(given)
     files = {
@@ -39,22 +42,31 @@ def read_rows(given: Mapping[str, Given], folder: Path) -> dict[str, Given]:
     if "lines" in files and "parameters" in given:
         raise InputError(f"{files['lines'].where}: lines and parameters are both there; give one of them")
     for each in files.values():
-        rest["parameters"] = Given(_columns(cast("RowsFile", each.value), each.where, folder), each.where)
+        rest["parameters"] = Given(_columns(cast("RowsFile", each.value), each.where, read), each.where)
     return rest
 
 
-def _columns(file: RowsFile, where: str, folder: Path) -> dict[str, object]:
-    path = folder / Path(file.path).expanduser()
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            raise InputError(f"{path} is larger than {MOST_BYTES // 2**20} MiB")
-    except OSError as error:
-        raise InputError(f"{where}: {path}: {error.strerror}") from None
-    text = read_text(path, missing="no such file", unreadable="").removeprefix("\ufeff")
-    read = _lines if file.is_lines else _json_rows if path.suffix in {".jsonl", ".ndjson"} else _csv_rows
+def in_folder(folder: Path) -> Reader:
+    """Return a reader of files whose paths are relative to the folder."""
+
+    def read(named: str, where: str) -> tuple[str, str]:
+        path = folder / Path(named).expanduser()
+        try:
+            if path.stat().st_size > MOST_BYTES:
+                raise InputError(f"{path} is larger than {MOST_BYTES // 2**20} MiB")
+        except OSError as error:
+            raise InputError(f"{where}: {path}: {error.strerror}") from None
+        return str(path), read_text(path, missing="no such file", unreadable="").removeprefix("\ufeff")
+
+    return read
+
+
+def _columns(file: RowsFile, where: str, read: Reader) -> dict[str, object]:
+    path, text = read(file.path, where)
+    rows_of = _lines if file.is_lines else _json_rows if path.endswith((".jsonl", ".ndjson")) else _csv_rows
     columns: dict[str, list[str]] = {}
-    for count, (line, row) in enumerate(read(text, str(path)), start=1):
-        place = at_line(str(path), line)
+    for count, (line, row) in enumerate(rows_of(text, path), start=1):
+        place = at_line(path, line)
         if count == 1:
             columns = {name: [] for name, _ in row}
         _check_row(row, columns, place)

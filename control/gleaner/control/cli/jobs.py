@@ -13,7 +13,7 @@ from gleaner.control.cli.connect import connect
 from gleaner.control.cli.failures import BadInput, exit_code_of, parsed
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.models.jobs import JobRow
-from gleaner.control.states import State
+from gleaner.control.states import Outcome, State
 
 Job = Annotated[int, typer.Argument(metavar="JOB", min=1)]
 Jobs = Annotated[list[int] | None, typer.Argument(metavar="JOB", min=1)]
@@ -26,22 +26,29 @@ def list_jobs(
     campaign: Campaign = None,
     group: Annotated[str | None, typer.Option(help="Only jobs of this group.")] = None,
     held: Annotated[bool | None, typer.Option("--held/--not-held", help="Only jobs that are held, or are not.")] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Only jobs that have failed.")] = False,
+    mine: Annotated[bool, typer.Option("--mine", help="Only jobs that you have submitted.")] = False,
+    name: Annotated[str, typer.Option(metavar="TEXT", help="Part of a name or a submitter, or a number.")] = "",
+    newest: Annotated[bool, typer.Option("--newest", help="The newest jobs first.")] = False,
     after: Annotated[int, typer.Option(metavar="JOB", help="Only jobs with a higher number.")] = 0,
     limit: Annotated[int, typer.Option(help="At most this many, up to 1000.")] = 100,
     as_json: AsJson = False,
 ) -> Answer:
     """List jobs, the oldest first."""
     with connect() as control:
-        found = control.jobs(state=state, campaign=campaign, group=group, held=held, after=after, limit=limit)
+        found = control.jobs(
+            state=state, campaign=campaign, group=group, held=held, outcome=Outcome.FAILED if failed else None,
+            mine=mine, text=name, order="-id" if newest else "id", after=after, limit=limit,
+        )  # fmt: skip
         if campaign is not None and not found.jobs:
             control.campaign(campaign)  # fails if the campaign does not exist
         return Answer(found, as_json)
 
 
-def status(campaign: Campaign = None, as_json: AsJson = False) -> Answer:
-    """Count jobs by state: all that you can see, or a campaign's."""
+def status(as_json: AsJson = False) -> Answer:
+    """Count by state all jobs that you can see."""
     with connect() as control:
-        return Answer(control.status() if campaign is None else control.campaign(campaign), as_json)
+        return Answer(control.status(), as_json)
 
 
 def show(job: Job, as_json: AsJson = False) -> Answer:
@@ -90,6 +97,18 @@ def rerun(
     return Answer(made, as_json, (f"they run again; `glean wait --campaign {campaign}` waits until they have ended",))
 
 
+def remove(
+    jobs: Jobs = None,
+    campaign: Campaign = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Really remove a campaign.")] = False,
+    as_json: AsJson = False,
+) -> Answer:
+    """Remove ended jobs from all lists, with their results and logs. Their node time still counts in reports."""
+    if campaign is not None and not yes:
+        raise BadInput(f"--yes removes all jobs of campaign {campaign}: see `glean campaign show {campaign}` first")
+    return _act("remove", jobs, campaign, as_json=as_json)
+
+
 def migrate(
     job: Job,
     to: Annotated[
@@ -129,12 +148,16 @@ def _act(verb: str, jobs: Sequence[int] | None, campaign: int | None, *, as_json
     if bool(jobs) == (campaign is not None):
         raise BadInput(f"say what to {verb}: jobs, or --campaign C")
     with connect() as control:
+        alone, together = {
+            "hold": (control.hold, control.hold_campaign),
+            "release": (control.release, control.release_campaign),
+            "cancel": (control.cancel, control.cancel_campaign),
+            "remove": (control.remove_job, control.remove_campaign),
+        }[verb]
         if campaign is not None:
-            acts = {"hold": control.hold_campaign, "release": control.release_campaign}
-            return Answer(acts.get(verb, control.cancel_campaign)(campaign), as_json)
-        if verb == "cancel":
-            return one_by_one(jobs or (), control.cancel, as_json=as_json, look=lambda job: control.job(job).job)
-        return one_by_one(jobs or (), control.hold if verb == "hold" else control.release, as_json=as_json)
+            return Answer(together(campaign), as_json)
+        look = (lambda job: control.job(job).job) if verb == "cancel" else None
+        return one_by_one(jobs or (), alone, as_json=as_json, look=look)
 
 
 def one_by_one(

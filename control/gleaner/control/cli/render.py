@@ -27,7 +27,7 @@ from gleaner.control.cli.output import Answer, Configuration, DryRun, DryRunJob
 from gleaner.control.cli.settings_toml import toml
 from gleaner.control.input_errors import one_line, visible
 from gleaner.control.models.agents import AgentRow
-from gleaner.control.models.campaigns import CampaignStatus
+from gleaner.control.models.campaigns import CampaignStatus, JobCounts
 from gleaner.control.models.inputs import JobInput
 from gleaner.control.models.jobs import JobDetail, JobList, JobRow, Submitted
 from gleaner.control.models.nodes import ClusterStatus, NodeRow
@@ -48,11 +48,14 @@ GAP = 2
 """The width of the gap between two columns of a table."""
 WORDS_WIDTH = 20
 """The least width for columns of words. Longer words are folded."""
-OF_WORDS = frozenset(
-    {"REASON", "DETAIL", "REMARK", "WHY", "DECISION", "WHAT HAPPENS TO IT", "FOLDER", "NODES", "JOBS", "SEEN", "TO DO"}
-)
+OF_WORDS = frozenset({
+    "REASON", "DETAIL", "REMARK", "WHY", "DECISION", "WHAT HAPPENS TO IT", "FOLDER", "NODES", "JOBS", "SEEN", "TO DO",
+    "EXPECTED END", "ITS LAST LINE",
+})  # fmt: skip
+KEPT_UNTIL = "KEPT UNTIL"
+"""The column that is only there if a row has such a date. A site can keep all results until they are removed."""
 LEAST_WANTED = (
-    "SCHEDULER'S ID", "REGISTERED", "MIB", "CPUS", "PRIORITY", "GROUP", "SLICES", "SUBMITTED", "CAMPAIGN",
+    "SCHEDULER'S ID", "REGISTERED", "MIB", "CPUS", "PRIORITY", "GROUP", "SLICES", "SUBMITTED", KEPT_UNTIL, "CAMPAIGN",
     "RESTORE S", "SAVE S", "FROM", "CLAIMED", "LEFT OUT", "PHASE", "USER", "CLASS", "ENDS",
 )  # fmt: skip
 """The columns that a narrow terminal omits, in the order in which they are omitted."""
@@ -122,9 +125,9 @@ def _fitted(table: Table, console: Console) -> tuple[RichTable, tuple[str, ...]]
         folded = (min(widths[n], WORDS_WIDTH) if table.columns[n] in OF_WORDS else widths[n] for n in places)
         return sum(folded) + GAP * max(0, len(places) - 1)
 
-    places = list(range(len(table.columns)))
+    places = [n for n, name in enumerate(table.columns) if name != KEPT_UNTIL or any(cell.plain for cell in cells[n])]
     left_out: list[str] = []
-    droppable = [name for name in LEAST_WANTED if name in table.columns]
+    droppable = [name for name in LEAST_WANTED if name in {table.columns[n] for n in places}]
     while least_width(places) > console.width and droppable:
         left_out.append(droppable.pop(0))
         places = [place for place in places if table.columns[place] != left_out[-1]]
@@ -199,10 +202,10 @@ def _on_terminal(*columns: "ProgressColumn") -> Progress:
     return Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal)
 
 
-def standing(status: CampaignStatus) -> str:
+def standing(status: JobCounts) -> str:
     """Return the counts that are not zero, in words."""
-    counts = {key: getattr(status, key) for key in ("running", "saved", "new", "failed", "cancelled", "held")}
-    return ", ".join(f"{count} {key}" for key, count in counts.items() if count) or f"{status.succeeded} succeeded"
+    keys = ("succeeded", "running", "saved", "new", "failed", "cancelled", "held")
+    return ", ".join(f"{count} {key}" for key in keys if (count := getattr(status, key)))
 
 
 def moment(at_s: float | None) -> str:
@@ -217,6 +220,11 @@ def moment(at_s: float | None) -> str:
     return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S", then)
 
 
+def day(at_s: float | None) -> str:
+    """Return the day of an instant in local time, or its time if that is today."""
+    return moment(at_s).partition(" ")[0]
+
+
 def _parts(value: object) -> Iterator[Table | str]:
     match value:
         case str():
@@ -226,6 +234,8 @@ def _parts(value: object) -> Iterator[Table | str]:
             yield f"{value.total} job{'s' if value.total > 1 else ''} in all; nothing was submitted"
         case Submitted():
             yield _submitted(value)
+            if sys.stdout.isatty():
+                yield from _next_steps(value.jobs[0], value.campaign)
         case CampaignStatus():
             counts = ("new", "running", "saved", "succeeded", "failed", "cancelled", "held")
             yield Table.of((value,), {name.upper(): name for name in counts})
@@ -264,6 +274,12 @@ def _submitted(value: Submitted) -> str:
     return f"campaign {value.campaign}: {jobs if len(value.jobs) > 1 else f'job {first}'}"
 
 
+def _next_steps(job: int, campaign: int | None) -> Iterator[str]:
+    alone = (f"show {job}", f"why {job}", f"results {job}")
+    together = (f"campaign show {campaign}", f"logs {job}", f"results --campaign {campaign}")
+    yield from (f"  glean {step}" for step in (alone if campaign is None else together))
+
+
 def _command(job: DryRunJob) -> str:
     return shlex.join(job.command)
 
@@ -286,7 +302,7 @@ def _jobs(rows: Sequence[JobRow]) -> Table:
             "JOB": "id", "CAMPAIGN": lambda row: "" if row.campaign is None else f"{row.campaign}[{row.index}]",
             "NAME": "name", "GROUP": "group", "STATE": _state, "PRIORITY": "priority", "CPUS": "cpus",
             "MIB": "memory_mib", "SLICES": "attempt", "NODE": "node",
-            "SUBMITTED": lambda row: moment(row.submitted_s),
+            "SUBMITTED": lambda row: moment(row.submitted_s), KEPT_UNTIL: lambda row: day(row.kept_until_s),
         },
         right=("JOB", "PRIORITY", "CPUS", "MIB", "SLICES"),
     )  # fmt: skip
@@ -327,6 +343,7 @@ def _job(detail: JobDetail) -> Iterator[Table | str]:
         "failures": f"{detail.failures} of its own; {spec.retries} retries allowed{_codes(detail)}",
         "saved as": ", ".join(saves),
         "output": "" if output_bytes is None else f"{size(output_bytes)}; glean results {row.id}{missing}",
+        "kept until": moment(row.kept_until_s),
     }
     yield Table(("", ""), tuple((what, text) for what, text in facts.items() if text), left=2, has_header=False)
     if detail.attempts:

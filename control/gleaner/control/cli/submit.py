@@ -18,7 +18,7 @@ from gleaner.control.campaigns import campaign_file as campaigns
 from gleaner.control.campaigns import input_list
 from gleaner.control.campaigns.given import Given
 from gleaner.control.campaigns.input_list import LocalInput
-from gleaner.control.campaigns.parameter_files import read_rows
+from gleaner.control.campaigns.parameter_files import in_folder, read_rows
 from gleaner.control.cli import render
 from gleaner.control.cli.connect import connect
 from gleaner.control.cli.failures import BadInput, exit_code_of
@@ -112,7 +112,7 @@ def submit(
         given["command"] = Given(tuple(arguments), "the command")
     given |= read_options(context.params)
     folder = Path((arguments or ["."])[0]).parent if image is None else Path()
-    given = read_rows(given, folder)
+    given = read_rows(given, in_folder(folder))
     files = pack_inputs(given, folder)
     wanted = campaigns.submission(given)
     with connect() as control:
@@ -124,11 +124,10 @@ def submit(
 
 def _dry_run(control: Client, wanted: Submission, *, as_json: bool) -> Answer:
     """Return the first jobs, and ask control what it would refuse, all but inputs that it has not been sent."""
-    runs = list[tuple[int | None, dict[str, str] | None]](wanted.runs()) or [(None, None)]
-    first: list[DryRunJob] = []
-    for index, parameters in runs[:FIRST_JOBS]:
-        job = wanted.job.resolved(job=0, campaign=0, index=index, parameters=parameters)
-        first.append(DryRunJob(index, parameters, job.command, job.environment))
+    first = [
+        DryRunJob(index, parameters, job.command, job.environment)
+        for index, parameters, job in wanted.first_jobs(FIRST_JOBS)
+    ]
     urls = tuple(one for one in wanted.job.inputs if isinstance(one, UrlInputSpec))
     asked = wanted.model_copy(update={"job": wanted.job.model_copy(update={"inputs": urls}), "dry_run": True})
     remark, code = "", 0
@@ -138,7 +137,7 @@ def _dry_run(control: Client, wanted: Submission, *, as_json: bool) -> Answer:
         if failure.kind not in {ErrorKind.CONFLICT, ErrorKind.INVALID}:
             raise
         remark, code = f"would be refused: {failure}", exit_code_of(failure)
-    return Answer(DryRun(tuple(first), len(runs)), as_json, (remark,) if remark else (), code)
+    return Answer(DryRun(tuple(first), sum(1 for _ in wanted.runs()) or 1), as_json, (remark,) if remark else (), code)
 
 
 def submit_with_inputs(control: Client, wanted: Submission, files: Sequence[FileToSend]) -> Submitted:

@@ -33,8 +33,7 @@ def wait(
 
 
 def _counts(status: CampaignStatus) -> tuple[int, int, str]:
-    done = status.succeeded + status.failed + status.cancelled
-    return done, done + status.unfinished, render.standing(status)
+    return status.jobs - status.unfinished, status.jobs, render.standing(status)
 
 
 def logs(

@@ -62,8 +62,7 @@ def run(settings: Settings, *, with_web: bool = True) -> None:
 
 def _remove_old_rows(state: ControlState, now_s: float) -> None:
     if may_remove_by_age(state, now_s):
-        settings = state.settings
-        retention.remove_old_rows(state.engine, state.writing, settings.queue, settings.history, now_s)
+        retention.remove_old_rows(state.engine, state.writing, state.settings, now_s)
 
 
 def control_loops(state: ControlState, leadership: Leadership, cluster: Cluster) -> tuple[Loop, ...]:

@@ -7,7 +7,8 @@ archives.
 
 An archive can be deleted only if no report can ever make it count again:
 
-- a checkpoint of a Complete job, and an output of such a job other than the accepted one;
+- a checkpoint of a Complete job, and an output of such a job other than the accepted one, which retention or its owner
+  may have removed;
 - an archive that the queue does not name and whose attempt is not the job's latest: reports of that attempt are
   refused, so the archive will never be named;
 - a checkpoint of the latest attempt that the queue does not name, if the queue names a newer one of that attempt:
@@ -291,7 +292,7 @@ def is_garbage(archive: JobArchive, kept: Kept) -> bool:
     if archive.attempt > kept.latest_attempt:
         return False  # written for another queue
     if archive.number is None:
-        return archive.attempt != kept.output_attempt and archive.attempt < kept.latest_attempt
+        return archive.attempt != kept.output_attempt and (kept.is_complete or archive.attempt < kept.latest_attempt)
     if kept.is_complete:
         return True
     if (archive.attempt, archive.number) in kept.checkpoints:

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 from enum import StrEnum
+from itertools import islice
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, computed_field, model_validator
 from pydantic_core import PydanticCustomError
 
-from gleaner.agent.job_spec import MAX_ID, NUMBER, Flag, Image, JobSpec, Memory, Name, Shape
+from gleaner.agent.job_spec import NUMBER, Flag, Image, JobSpec, Memory, Name, Shape
 from gleaner.agent.messages import ReturnReason
 from gleaner.control.models.base import Reply
-from gleaner.control.models.campaigns import MAX_CAMPAIGN
 from gleaner.control.models.inputs import JobInput
 from gleaner.control.models.outputs import DeliveryRow
 from gleaner.control.models.parameters import MOST_JOBS, ParameterSpace, misuse, of_single
@@ -82,6 +82,14 @@ class Submission(Shape):
             return enumerate(self.parameters.each(), start=1)
         return ((index, None) for index in self.indices or ())
 
+    def first_jobs(self, at_most: int) -> Iterator[tuple[int | None, dict[str, str] | None, JobSpec]]:
+        """Yield the index, the parameters and the specification of the first jobs, with their placeholders replaced."""
+        runs: Iterator[tuple[int | None, dict[str, str] | None]] = (
+            self.runs() if self.is_campaign else iter([(None, None)])
+        )
+        for index, parameters in islice(runs, at_most):
+            yield index, parameters, self.job.resolved(job=0, campaign=0, index=index, parameters=parameters)
+
 
 def _wrong_use(field: str, why: str) -> PydanticCustomError:
     """Return the error of a field that contradicts another."""
@@ -120,6 +128,8 @@ class JobRow(Reply):
     ended_s: float | None
     submitter: str = ""
     """The user who submitted the job, or "" for jobs that are older than this field."""
+    kept_until_s: float | None = None
+    """The time until which its result is kept. None: it has none, or it is kept until somebody removes it."""
 
 
 class Ending(StrEnum):
@@ -225,20 +235,8 @@ class JobDetail(Reply):
     output_bytes: int | None
 
 
-class JobFilter(Shape):
-    """The selection of jobs to list. All given conditions must be satisfied."""
-
-    state: State | None = None
-    group: Name | None = None
-    campaign: int | None = Field(default=None, ge=1, le=MAX_CAMPAIGN)
-    held: bool | None = None
-    after: int = Field(default=0, ge=0, le=MAX_ID)
-    """Only jobs with a higher id than the last one of the previous page."""
-    limit: int = Field(default=100, ge=1, le=1000)
-
-
 class JobList(Reply):
-    """A page of jobs, by ascending id, and the number of all matching jobs."""
+    """Jobs on one page of a search, and the number of all matching jobs."""
 
     jobs: tuple[JobRow, ...]
     total: int

@@ -4,22 +4,35 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from gleaner.agent.job_spec import Name, Shape
-from gleaner.control.models.base import Reply
-from gleaner.control.models.campaigns import MAX_CAMPAIGN, KnownCampaign
-from gleaner.control.models.jobs import JobRow
+from gleaner.agent.job_spec import MAX_ID, Name, Shape
+from gleaner.control.models.campaigns import MAX_CAMPAIGN
 from gleaner.control.states import Outcome, State
 
 ROWS_A_PAGE = 50
 LAST_PAGE = 20_000
 
+JobOrder = Literal["id", "-id", "name", "-name", "state", "-state", "priority", "-priority", "attempt", "-attempt",
+                   "ended_s", "-ended_s"]  # fmt: skip
+
 
 class Search(Shape):
-    """A search with its text, order and page. Empty fields of a form do not restrict it."""
+    """A search with its text and page."""
 
     text: Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\x00]*$")] = ""
     """A number, or a part of a name or of a submitter."""
     page: int = Field(default=1, ge=1, le=LAST_PAGE)
+    limit: int = Field(default=ROWS_A_PAGE, ge=1, le=1000)
+    """The number of rows on a page."""
+
+    @property
+    def skipped(self) -> int:
+        """Return the number of rows on the previous pages."""
+        return (self.page - 1) * self.limit
+
+
+class PageSearch(Search):
+    """A search on the web page. Empty fields of its form do not restrict it."""
+
     done: Annotated[str, StringConstraints(max_length=20)] = ""
     """The action that led here, which the page confirms."""
 
@@ -28,13 +41,8 @@ class Search(Shape):
     def _without_what_is_empty(cls, given: Any) -> Any:
         return {name: value for name, value in given.items() if value not in {"", None}}
 
-    @property
-    def skipped(self) -> int:
-        """Return the number of rows on the previous pages."""
-        return (self.page - 1) * ROWS_A_PAGE
 
-
-class JobSearch(Search):
+class JobFilter(Search):
     """A search for jobs. All given conditions must be satisfied."""
 
     state: State | None = None
@@ -42,44 +50,29 @@ class JobSearch(Search):
     group: Name | None = None
     campaign: int | None = Field(default=None, ge=1, le=MAX_CAMPAIGN)
     held: bool | None = None
-    order: Literal["id", "-id", "name", "-name", "state", "-state", "priority", "-priority", "attempt", "-attempt",
-                   "ended_s", "-ended_s"] = "-id"  # fmt: skip
+    mine: bool = False
+    """True for the jobs that the caller has submitted."""
+    order: JobOrder = "id"
     """The column by which the jobs are sorted. With a minus the largest come first. Equal jobs are sorted by their
     ids."""
+    after: int = Field(default=0, ge=0, le=MAX_ID)
+    """Only jobs with a higher id than this. With the last id of a page it is the fastest way to read all jobs."""
 
 
-class CampaignSearch(Search):
-    """A search for campaigns."""
+class JobSearch(PageSearch, JobFilter):
+    """A search for jobs on the web page."""
+
+    order: JobOrder = "-id"
+
+
+class CampaignFilter(Search):
+    """A search for campaigns, the newest first."""
 
     group: Name | None = None
+    mine: bool = False
+    """True for the campaigns that the caller has submitted."""
     order: Literal["id", "-id", "name", "-name", "group", "-group"] = "-id"
 
 
-class JobPage(Reply):
-    """The jobs on one page of a search, and the number of all matching jobs."""
-
-    jobs: tuple[JobRow, ...]
-    total: int
-
-
-class CampaignRow(KnownCampaign):
-    """One campaign in a list, with the number of its jobs in each state."""
-
-    waiting: int
-    running: int
-    succeeded: int
-    failed: int
-    cancelled: int
-    held: int
-
-    @property
-    def jobs(self) -> int:
-        """Return the number of all jobs of the campaign."""
-        return self.waiting + self.running + self.succeeded + self.failed + self.cancelled
-
-
-class CampaignPage(Reply):
-    """The campaigns on one page of a search, and the number of all matching campaigns."""
-
-    campaigns: tuple[CampaignRow, ...]
-    total: int
+class CampaignSearch(PageSearch, CampaignFilter):
+    """A search for campaigns on the web page."""

@@ -60,8 +60,12 @@ def take(db: Connection, agent: str, *, lease_s: float, most_failures: int, now_
     """
     if not db.execute(select(exists().where(AGENT.c.name == agent, AGENT.c.phase == Phase.LIVE))).scalar_one():
         raise Conflict(f"agent {agent} may not deliver: it is not live")
-    due = select(DELIVERY).where(_IS_OPEN, DELIVERY.c.due_s <= now_s).order_by(DELIVERY.c.due_s, DELIVERY.c.job)
+    due = select(DELIVERY, JOB.c.output_digest).join(JOB, JOB.c.id == DELIVERY.c.job)
+    due = due.where(_IS_OPEN, DELIVERY.c.due_s <= now_s).order_by(DELIVERY.c.due_s, DELIVERY.c.job)
     while row := db.execute(due.limit(1).with_for_update(skip_locked=True, of=DELIVERY)).one_or_none():
+        if row.output_digest is None:
+            _give_up(db, row, "its result was removed", now_s=now_s)
+            continue
         taken = {"tries": row.tries + 1, "agent": agent, "due_s": now_s + lease_s}
         if row.agent is not None:
             if row.failures + 1 >= most_failures:

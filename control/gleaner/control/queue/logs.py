@@ -162,6 +162,15 @@ def last_number(db: Connection, job: int) -> int | None:
     return found
 
 
+def find(db: Connection, job: int, text: str, at_most: int) -> list[tuple[int, str]]:
+    """Return the last lines with this text, among those that `read` would show, each with its number."""
+    visible = _visible(job, list(_shown(db.execute(_FROM, {"job_": job}).all())), 0)
+    if visible is None:
+        return []
+    rows = select(LOG.c.number, LOG.c.line).where(visible, LOG.c.line.icontains(text, autoescape=True))
+    return _page(db, rows.order_by(LOG.c.number.desc()), at_most)[0][::-1]
+
+
 def _visible(job: int, shown: Sequence[tuple[int, int, int | None]], first: int) -> ColumnElement[bool] | None:
     """Return the condition that a line is shown and has at least number `first`; None if no attempt has such lines."""
     parts = [

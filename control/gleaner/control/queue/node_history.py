@@ -128,8 +128,13 @@ def ended_attempts(db: Connection, *, after_s: float, until_s: float) -> list[At
 _WITH_CORES = ATTEMPT.join(JOB, JOB.c.id == ATTEMPT.c.job).join(LANE, LANE.c.id == JOB.c.lane)
 
 
-def report_rows(db: Connection, *, begin_s: float, end_s: float, group: str | None) -> tuple[ReportRow, ...]:
-    """Return a row for each group and user with the attempts that ended in this period, and their core hours."""
+def report_rows(
+    db: Connection, *, begin_s: float, end_s: float, group: str | None = None, campaign: int | None = None
+) -> tuple[ReportRow, ...]:
+    """Return a row for each group and user with the attempts that ended in this period, and their core hours.
+
+    With a group or a campaign, only its jobs count.
+    """
     by = (JOB.c.group, JOB.c.submitter.label("user"))
     sums = {
         "harvested": ATTEMPT.c.counted_s,
@@ -149,8 +154,9 @@ def report_rows(db: Connection, *, begin_s: float, end_s: float, group: str | No
         .group_by(*by)
         .order_by(*by)
     )
-    found = db.execute(rows if group is None else rows.where(JOB.c.group == group))
-    return tuple(ReportRow(**row) for row in found.mappings())
+    for column, only in ((JOB.c.group, group), (JOB.c.campaign, campaign)):
+        rows = rows if only is None else rows.where(column == only)
+    return tuple(ReportRow(**row) for row in db.execute(rows).mappings())
 
 
 def remove_old(db: Connection, *, now_s: float, keep_days: int) -> int:

@@ -17,8 +17,9 @@ from gleaner.control.queue.small_cache import SmallCache
 from gleaner.control.queue.tables import ATTEMPT, JOB
 
 FRESH_S = 60.0
-_IN_VAIN = and_(ATTEMPT.c.ending.in_([Ending.LOST, Ending.RETURNED]), LOST_S > 0)
-"""A slice that its user cancelled is not a loss of the node, nor is a slice of which its agent never knew."""
+IS_LOST = and_(ATTEMPT.c.ending.in_([Ending.LOST, Ending.RETURNED]), LOST_S > 0)
+"""The condition that a slice is lost. A slice that its user cancelled is no loss of the node, nor is a slice of which
+its agent never knew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class NodeLosses:
 
 def count_slices(db: Connection, *, since_s: float) -> dict[str, SliceCounts]:
     """Return the counts of each node on which a slice has ended since that time."""
-    columns = (ATTEMPT.c.node, func.count().label("slices"), func.sum(case((_IN_VAIN, 1), else_=0)).label("lost"))
+    columns = (ATTEMPT.c.node, func.count().label("slices"), func.sum(case((IS_LOST, 1), else_=0)).label("lost"))
     rows = select(*columns).where(ATTEMPT.c.ended_s >= since_s).group_by(ATTEMPT.c.node)
     return {row.node: SliceCounts(int(row.slices), int(row.lost)) for row in db.execute(rows)}
 
@@ -62,7 +63,7 @@ def lost_by_attempt(db: Connection, job: int) -> dict[int, float]:
 def latest_lost(db: Connection, node: str, *, since_s: float, group: str | None, at_most: int) -> list[LostSlice]:
     """Return the latest slices that the node has lost since that time, of this group's jobs or, with None, of all."""
     columns = (ATTEMPT.c.job, ATTEMPT.c.attempt, ATTEMPT.c.ended_s, LOST_S, ATTEMPT.c.ending, ATTEMPT.c.detail)
-    rows = select(*columns).where(ATTEMPT.c.ended_s >= since_s, ATTEMPT.c.node == node, _IN_VAIN)
+    rows = select(*columns).where(ATTEMPT.c.ended_s >= since_s, ATTEMPT.c.node == node, IS_LOST)
     if group is not None:
         rows = rows.join(JOB, JOB.c.id == ATTEMPT.c.job).where(JOB.c.group == group)
     return [LostSlice(*row) for row in db.execute(rows.order_by(ATTEMPT.c.ended_s.desc()).limit(at_most))]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, and_, case, func, select, text, union_all
+from sqlalchemy import Connection, Float, RowMapping, and_, bindparam, case, func, select, text, union_all
 from sqlalchemy.sql import ColumnElement
 
 from gleaner.agent.messages import ReturnReason
@@ -21,8 +21,6 @@ from gleaner.control.models.jobs import (
     Ending,
     EventRow,
     JobDetail,
-    JobFilter,
-    JobList,
     JobRow,
 )
 from gleaner.control.models.outputs import ResultRow
@@ -62,6 +60,10 @@ class Kept:
     output_attempt: int | None
 
 
+KEEP_S = bindparam("keep_s", None, type_=Float)
+"""The time for which results are kept, or None if they stay."""
+IS_REMOVED = and_(JOB.c.state == State.COMPLETE, JOB.c.removed_attempt.is_not_distinct_from(JOB.c.attempt))
+"""The condition that somebody has removed the job. A rerun makes it a job like the others again."""
 JOB_ROWS = (  # the columns of a job in a list
     select(
         JOB.c.id,
@@ -82,6 +84,7 @@ JOB_ROWS = (  # the columns of a job in a list
         JOB.c.submitted_s,
         JOB.c.ended_s,
         JOB.c.submitter,
+        case((JOB.c.output_bytes.is_not(None), JOB.c.ended_s + KEEP_S)).label("kept_until_s"),
     )
     .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
     .join(LANE, LANE.c.id == JOB.c.lane)
@@ -89,26 +92,17 @@ JOB_ROWS = (  # the columns of a job in a list
 )
 
 
-def job_row(db: Connection, job: int) -> JobRow:
+def job_row(db: Connection, job: int, *, keep_s: float | None = None) -> JobRow:
     """Return one job as it appears in a list. Raises `NotFound`."""
-    row = db.execute(JOB_ROWS.where(JOB.c.id == job)).mappings().one_or_none()
+    row = db.execute(JOB_ROWS.where(JOB.c.id == job), {"keep_s": keep_s}).mappings().one_or_none()
     if row is None:
         raise NotFound(f"there is no job {job}")
     return JobRow(**row)
 
 
-def job_list(db: Connection, wanted: JobFilter) -> JobList:
-    """Return a page of the matching jobs, by ascending id, and the number of all matching jobs."""
-    asked = wanted.model_dump(include={"state", "group", "campaign", "held"}, exclude_none=True)
-    conditions = [JOB.c[name] == value for name, value in asked.items()]
-    total = db.execute(select(func.count()).select_from(JOB).where(*conditions)).scalar_one()
-    page = JOB_ROWS.where(JOB.c.id > wanted.after, *conditions).order_by(JOB.c.id).limit(wanted.limit)
-    return JobList(jobs=tuple(JobRow(**row) for row in db.execute(page).mappings()), total=total)
-
-
-def job_detail(db: Connection, job: int) -> JobDetail:
+def job_detail(db: Connection, job: int, *, keep_s: float | None = None) -> JobDetail:
     """Return all known facts of one job. The caller adds `waits_because`. Raises `NotFound`."""
-    row = job_row(db, job)
+    row = job_row(db, job, keep_s=keep_s)
     columns = (
         select(
             SPEC.c.document,
@@ -278,32 +272,30 @@ def campaign_owner(db: Connection, campaign: int) -> tuple[str, str]:
     return row.group, row.submitter
 
 
+COUNTED: dict[str, ColumnElement[bool]] = {
+    "new": JOB.c.state == State.NEW,
+    "running": JOB.c.state == State.RUNNING,
+    "saved": JOB.c.state == State.SAVED,
+    "succeeded": JOB.c.outcome == Outcome.SUCCEEDED,
+    "failed": JOB.c.outcome == Outcome.FAILED,
+    "cancelled": JOB.c.outcome == Outcome.CANCELLED,
+    "held": JOB.c.held.is_(True),
+}
+
+
 def status(db: Connection, *, campaign: int | None = None, group: str | None = None) -> CampaignStatus:
     """Return how many jobs are in each state, of one campaign, of one group, or of all. Raises `NotFound`."""
     if campaign is not None:
         campaign_group(db, campaign)
-    counted = select(
-        JOB.c.state,
-        JOB.c.outcome,
-        func.count().label("jobs"),
-        func.sum(case((JOB.c.held, 1), else_=0)).label("held"),
-    ).group_by(JOB.c.state, JOB.c.outcome)
-    if campaign is not None:
-        counted = counted.where(JOB.c.campaign == campaign)
-    if group is not None:
-        counted = counted.where(JOB.c.group == group)
-    rows = db.execute(counted).all()
-    jobs = {(row.state, row.outcome): int(row.jobs) for row in rows}
-    return CampaignStatus(
-        campaign=campaign,
-        new=jobs.get((State.NEW, None), 0),
-        running=jobs.get((State.RUNNING, None), 0),
-        saved=jobs.get((State.SAVED, None), 0),
-        succeeded=jobs.get((State.COMPLETE, Outcome.SUCCEEDED), 0),
-        failed=jobs.get((State.COMPLETE, Outcome.FAILED), 0),
-        cancelled=jobs.get((State.COMPLETE, Outcome.CANCELLED), 0),
-        held=sum(int(row.held) for row in rows),
-    )
+    counted = select(*sums_of(COUNTED))
+    for column, only in ((JOB.c.campaign, campaign), (JOB.c.group, group)):
+        counted = counted if only is None else counted.where(column == only)
+    return CampaignStatus(campaign=campaign, **db.execute(counted).mappings().one())
+
+
+def sums_of(conditions: Mapping[str, ColumnElement[bool]]) -> Iterator[ColumnElement[int]]:
+    """Return the columns that count the rows with each of these conditions."""
+    return (func.coalesce(func.sum(case((when, 1), else_=0)), 0).label(name) for name, when in conditions.items())
 
 
 def agent_rows(

@@ -1,8 +1,10 @@
 """Retention: the removal of rows that are too old, and of logs that are too long, by the settings.
 
-Jobs and their attempts stay. Rows are removed in small portions, and other writers get their turn between two portions.
-After an interruption, the next pass examines everything again. A query reads a limited number of rows by key, and the
-caller limits the size of each removal. Therefore neither keeps a writer waiting for long, however large the tables are.
+Jobs and their attempts stay, because reports count them. A job that was removed loses at the next pass what others lose
+by their age, and `storage_gc` deletes the files of results that are given up here. Rows are removed in small portions,
+and other writers get their turn between two portions. After an interruption, the next pass examines everything again. A
+query reads a limited number of rows by key, and the caller limits the size of each removal. Therefore neither keeps a
+writer waiting for long, however large the tables are.
 
 Lines are removed from the beginning of a job's log, in the order in which `logs.read_all` shows them. The same
 transaction records in `TRIMMED` which lines are gone, so that the numbers of the remaining lines stay correct.
@@ -14,19 +16,24 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import structlog
-from sqlalchemy import Connection, Engine, and_, bindparam, case, delete, exists, func, or_, select
+from sqlalchemy import Connection, Engine, and_, bindparam, case, delete, exists, func, or_, select, update
+from sqlalchemy.sql import ColumnElement
 
+from gleaner.control.models.outputs import DeliveryPhase
 from gleaner.control.models.tokens import Role
 from gleaner.control.models.uploads import KEEP_UPLOADS_S
 from gleaner.control.queue import decisions, drains, node_history, regular_delays, tokens, uploads, web_sessions
-from gleaner.control.queue.database import snapshot
+from gleaner.control.queue.database import allow_whole_campaign, snapshot
+from gleaner.control.queue.errors import Conflict
 from gleaner.control.queue.logs import forget_size, record_trim
-from gleaner.control.queue.queries import FIRST_EVENTS, NEWEST_EVENTS
+from gleaner.control.queue.queries import FIRST_EVENTS, IS_REMOVED, NEWEST_EVENTS
 from gleaner.control.queue.submission_keys import remove_old as remove_old_keys
-from gleaner.control.queue.tables import AGENT, ATTEMPT, EVENT, JOB, LOG, TOKEN, Phase
-from gleaner.control.settings import HistorySettings, QueueSettings
+from gleaner.control.queue.tables import AGENT, ATTEMPT, DELIVERY, EVENT, JOB, LOG, TOKEN, Phase
+from gleaner.control.queue.transitions import lock
+from gleaner.control.settings import Settings
 from gleaner.control.states import State
 
 Writing = Callable[[], AbstractContextManager[Connection]]
@@ -61,6 +68,8 @@ _HAS_HISTORY = or_(
 )
 _EVENTS = select(EVENT.c.id).where(EVENT.c.job == JOB.c.id).correlate(JOB)
 _HAS_SURPLUS = _EVENTS.offset(FIRST_EVENTS + NEWEST_EVENTS).limit(1).exists()
+_IS_DELIVERED = exists().where(DELIVERY.c.job == JOB.c.id, DELIVERY.c.phase == DeliveryPhase.WAITING).correlate(JOB)
+"""The condition that the delivery of the result has not ended."""
 _UNUSED = and_(
     AGENT.c.phase == Phase.ENDED,
     AGENT.c.ended_s < bindparam("before_s"),
@@ -83,23 +92,23 @@ class SeenJobs:
 
     last: int | None
     old: tuple[int, ...]
-    """The jobs that ended before the given time and still have events or log lines."""
+    """The jobs that ended before the given time, or are removed, and still have events or log lines."""
     long: tuple[int, ...]
     """The other jobs whose log is longer than the given length."""
     crowded: tuple[int, ...] = ()
     """The jobs that have more events than are kept."""
+    spent: tuple[int, ...] = ()
+    """The jobs whose results are older than the given time."""
 
 
-def remove_old_rows(
-    engine: Engine, writing: Writing, settings: QueueSettings, history: HistorySettings, now_s: float
-) -> None:
+def remove_old_rows(engine: Engine, writing: Writing, settings: Settings, now_s: float) -> None:
     """Remove, in one pass, all rows that are older than their retention time.
 
     Raises `QueueError`. The next pass tries again to remove whatever failed.
     """
     removed: Counter[str] = Counter()
     try:
-        for what, rows in _removals(engine, writing, settings, history, now_s):
+        for what, rows in _removals(engine, writing, settings, now_s):
             removed[what] += rows
             time.sleep(PAUSE_S)
     finally:
@@ -107,12 +116,12 @@ def remove_old_rows(
             _log.info("removed what is old", **removed)
 
 
-def _removals(
-    engine: Engine, writing: Writing, settings: QueueSettings, history: HistorySettings, now_s: float
-) -> Iterator[tuple[str, int]]:
+def _removals(engine: Engine, writing: Writing, settings: Settings, now_s: float) -> Iterator[tuple[str, int]]:
     """Remove rows in portions. Yield the kind and the number of the rows after each portion."""
-    before_s = now_s - settings.keep_days * DAY_S
-    keep, keep_bytes = settings.keep_decisions, settings.keep_decisions_mib * MIB
+    queue, history, keep_s = settings.queue, settings.history, settings.outputs.keep_s
+    before_s = now_s - queue.keep_days * DAY_S
+    spent_s = 0.0 if keep_s is None else now_s - keep_s
+    keep, keep_bytes = queue.keep_decisions, queue.keep_decisions_mib * MIB
     with snapshot(engine) as db:
         up_to = decisions.surplus(db, keep=keep, keep_bytes=keep_bytes)
     by_age: tuple[tuple[str, Callable[[Connection], int]], ...] = (
@@ -136,11 +145,15 @@ def _removals(
                 rows = remove_agents(db, agents.unused, before_s=before_s)
             yield "agents", rows
         name = agents.last
-    lines = settings.log_lines_per_job
+    lines = queue.log_lines_per_job
     job: int | None = 0
     while job is not None:
         with snapshot(engine) as db:
-            jobs = look_at_jobs(db, after=job, before_s=before_s, lines=lines, limit=LOOKED_AT)
+            jobs = look_at_jobs(db, after=job, before_s=before_s, spent_s=spent_s, lines=lines, limit=LOOKED_AT)
+        if jobs.spent:
+            with writing() as db:
+                rows = remove_results(db, JOB.c.id.in_(jobs.spent) & (JOB.c.ended_s < spent_s))
+            yield "results", rows
         yield from _trimmed(writing, jobs.long, keep=lines)
         yield from _trimmed(writing, jobs.old, keep=0)
         for one in jobs.crowded:
@@ -180,18 +193,54 @@ def look_at_agents(db: Connection, *, after: str, before_s: float, limit: int) -
     return SeenAgents(rows[-1].name if rows else None, tuple(row.name for row in rows if row.unused))
 
 
-def look_at_jobs(db: Connection, *, after: int, before_s: float, lines: int, limit: int) -> SeenJobs:
+def look_at_jobs(
+    db: Connection, *, after: int, before_s: float, lines: int, limit: int, spent_s: float = 0.0
+) -> SeenJobs:
     """Return the next jobs after that id."""
-    ended = and_(JOB.c.state == State.COMPLETE, JOB.c.ended_s < before_s)
+    ended = and_(JOB.c.state == State.COMPLETE, JOB.c.ended_s < before_s) | IS_REMOVED
     found = case((ended, case((_HAS_HISTORY, "old"), else_="")), (_lines_written > lines, "long"), else_="")
-    some = select(JOB.c.id, found.label("found"), _HAS_SURPLUS.label("crowded")).where(JOB.c.id > after)
+    spent = and_(JOB.c.output_bytes.is_not(None), JOB.c.ended_s < spent_s, ~_IS_DELIVERED).label("spent")
+    some = select(JOB.c.id, found.label("found"), _HAS_SURPLUS.label("crowded"), spent).where(JOB.c.id > after)
     rows = db.execute(some.order_by(JOB.c.id).limit(limit)).all()
     return SeenJobs(
         last=rows[-1].id if rows else None,
         old=tuple(row.id for row in rows if row.found == "old"),
         long=tuple(row.id for row in rows if row.found == "long"),
         crowded=tuple(row.id for row in rows if row.crowded),
+        spent=tuple(row.id for row in rows if row.spent),
     )
+
+
+def remove_results(db: Connection, which: ColumnElement[bool], **more: Any) -> int:
+    """Give up the results of these jobs that have ended. Return how many jobs these are."""
+    ended = update(JOB).where(which, JOB.c.state == State.COMPLETE, ~_IS_DELIVERED)
+    return db.execute(ended.values(output_digest=None, output_bytes=None, **more)).rowcount
+
+
+def remove_job(db: Connection, job: int) -> None:
+    """Remove an ended job: its result now, its log and its events at the next pass. Lists leave it out.
+
+    Raises `Conflict` if it has not ended, or if its result is being delivered.
+    """
+    lock(db, job)
+    _remove_jobs(db, JOB.c.id == job)
+
+
+def remove_campaign(db: Connection, campaign: int) -> None:
+    """Remove all jobs of a campaign in the same way. One that cannot be removed keeps all others."""
+    allow_whole_campaign(db)
+    _remove_jobs(db, JOB.c.campaign == campaign)
+
+
+def _remove_jobs(db: Connection, which: ColumnElement[bool]) -> None:
+    busy = select(JOB.c.id, JOB.c.state).where(which, or_(JOB.c.state != State.COMPLETE, _IS_DELIVERED))
+    row = db.execute(busy.order_by(JOB.c.id).limit(1)).one_or_none()
+    if row is not None:
+        why = f"it is {row.state}; `glean cancel` ends it"
+        if row.state is State.COMPLETE:
+            why = "its result is being delivered; wait, or see `glean show`"
+        raise Conflict(f"job {row.id} cannot be removed: {why}")
+    remove_results(db, which, removed_attempt=JOB.c.attempt)
 
 
 def remove_agents(db: Connection, names: Sequence[str], *, before_s: float) -> int:

@@ -3,6 +3,7 @@
 A destructive action needs a confirmation. Without `confirmed` in the form, the answer is a page that asks for it.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import Annotated, Any, TypeVar
@@ -12,23 +13,26 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse, Response
 from pydantic import BaseModel, ValidationError
 
-from gleaner.control.api import campaigns, drains, jobs, nodes
-from gleaner.control.api.access import Admin, User
+from gleaner.control.api import campaigns, drains, images, jobs, nodes
+from gleaner.control.api.access import Admin, Caller, User
 from gleaner.control.api.campaigns import CampaignPath
 from gleaner.control.api.examples import JobPath
 from gleaner.control.api.nodes import NodePath
 from gleaner.control.campaigns import campaign_file
+from gleaner.control.campaigns.parameter_files import read_rows
 from gleaner.control.input_errors import InputError
 from gleaner.control.models.drains import DrainRequest, ResumeRequest
 from gleaner.control.models.jobs import MigrateRequest, Priority
 from gleaner.control.queue import searches
+from gleaner.control.queue.errors import QueueError
 from gleaner.control.web.gate import ROOT, Fields
-from gleaner.control.web.rendering import link, page
+from gleaner.control.web.rendering import link, page, problem_page
 
 router = APIRouter(prefix=ROOT)
 
 LONGEST_CAMPAIGN = 32 * 1024
 """A longer file would take a second to read, and agents wait for the same core."""
+FIRST_JOBS = 3
 EXAMPLE = """name: zmumu
 image: pythia
 command: [--seed, '{index}', --events, 2000, --process, zmumu, --out, .]
@@ -91,24 +95,49 @@ def act_on_campaign(request: Request, caller: User, campaign: CampaignPath, verb
 
 
 @router.get("/submit")
-def submit_page(request: Request, _caller: User) -> Response:
+def submit_page(request: Request, caller: User) -> Response:
     """Return the form for a campaign file."""
-    return page(request, "submit.html", campaign=EXAMPLE, why="")
+    return _form(request, caller, {"campaign": EXAMPLE})
 
 
 @router.post("/submit")
 def submit_campaign(request: Request, caller: User, fields: Fields) -> Response:
-    """Submit the jobs of a campaign file. After a mistake, the form shows the text again, with the wrong line."""
-    text = fields.get("campaign", "")
+    """Submit the jobs of a campaign file, or show in a dry run what they would be.
+
+    After a mistake, the form shows the text again, with the wrong line.
+    """
+    text, rows, is_dry_run = fields.get("campaign", ""), fields.get("rows", ""), fields.get("dry_run") == "yes"
+
+    def read(path: str, where: str) -> tuple[str, str]:
+        if not rows:
+            raise InputError(f"{where}: put what is in {path} into the field of the parameter file")
+        return path, rows
+
     try:
         if len(text) > LONGEST_CAMPAIGN:
             raise InputError(f"a campaign on this page has at most {LONGEST_CAMPAIGN:,} letters: use glean submit")
-        wanted = campaign_file.submission(campaign_file.parse(text, "the campaign"))
-    except InputError as error:
-        return page(request, "submit.html", answer_status=422, campaign=text, why=str(error))
-    made = jobs.submit(caller, wanted, _key(fields))
+        wanted = campaign_file.submission(read_rows(campaign_file.parse(text, "the campaign"), read))
+        made = jobs.submit(caller, wanted.model_copy(update={"dry_run": is_dry_run}), _key(fields))
+    except (InputError, QueueError, HTTPException) as error:
+        return _form(request, caller, fields, error)
+    if is_dry_run:
+        first, number = [*wanted.first_jobs(FIRST_JOBS)], sum(1 for _ in wanted.runs()) or 1
+        return _form(request, caller, fields, first_jobs=first, number=number, warning=made.warning)
     where = f"jobs/{made.jobs[0]}" if made.campaign is None else f"campaigns/{made.campaign}"
     return _to(f"{ROOT}/{where}", "submit")
+
+
+def _form(
+    request: Request, caller: Caller, fields: Mapping[str, str], error: Exception | None = None, **facts: Any
+) -> Response:
+    """Return the form of a campaign with its text, the images here, and the wrong line that the error names."""
+    names = {image.name for image in images.list_site_images(caller).images}
+    names |= {image.name for image in images.list_images(caller)}
+    wrong = re.match(r"the campaign, line (\d+)", str(error))
+    facts |= {"fields": fields, "images": sorted(names), "wrong_line": int(wrong[1]) if wrong else 0}
+    if error is not None:
+        return problem_page(request, error, "submit.html", **facts)
+    return page(request, "submit.html", **facts)
 
 
 @router.post("/nodes/drain")
@@ -155,7 +184,7 @@ def _question(request: Request, fields: Mapping[str, str], question: str, back: 
 
 def _key(fields: Mapping[str, str]) -> str:
     """Return the key of a form, which prevents a second click on its button from submitting the jobs again."""
-    told = f"{fields['key']} {fields.get('campaign', '')}" if fields.get("key") else ""
+    told = f"{fields['key']} {fields.get('campaign', '')} {fields.get('rows', '')}" if fields.get("key") else ""
     return sha256(told.encode("utf-8", "replace")).hexdigest() if told else ""
 
 

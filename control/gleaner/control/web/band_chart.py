@@ -7,6 +7,7 @@ from gleaner.control.policy.node_time import PARTS, BandStep
 
 WIDTH, HEIGHT = 1000.0, 200.0
 """The size of the picture, in its own units."""
+LEAST_STEPS = 12
 HOUR_S = 3600.0
 NAMES: Mapping[str, str] = {
     "regular": "regular jobs",
@@ -75,10 +76,12 @@ class BandChart:
 
 
 def band_chart(steps: Sequence[BandStep], *, now_s: float) -> BandChart | None:
-    """Return the picture, or None if there are no data.
+    """Return the picture, or None if there are no data. It begins with the first data.
 
     The elapsed part of the present step is drawn as the whole step.
     """
+    first = next((place for place, step in enumerate(steps) if step.cores_s), 0)
+    steps = steps[max(0, min(first, len(steps) - LEAST_STEPS)) :]
     lengths = [max(1.0, min(step.end_s, now_s) - step.begin_s) for step in steps]
     most = max((step.cores_s / length_s for step, length_s in zip(steps, lengths, strict=True)), default=0.0)
     if not most:
@@ -93,7 +96,8 @@ def band_chart(steps: Sequence[BandStep], *, now_s: float) -> BandChart | None:
             height = HEIGHT * getattr(step, part) / length_s / most
             if height > 0:
                 tops[place] -= height
-                shapes.append(f"M{place * width:.1f} {tops[place]:.2f}h{width:.1f}v{height:.2f}h-{width:.1f}z")
+                left, right = f"{place * width:.1f}", f"{(place + 1) * width:.1f}"
+                shapes.append(f"M{left} {tops[place]:.2f}H{right}v{height:.2f}H{left}z")
         core_s = sum(getattr(step, part) for step in steps)
         layers.append(BandLayer(part, NAMES[part], "".join(shapes), core_s / HOUR_S, core_s / whole))
     columns = (

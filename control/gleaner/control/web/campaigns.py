@@ -1,47 +1,73 @@
-"""Campaigns: the list, and one campaign with its jobs."""
+"""Campaigns: the list, one campaign with its jobs, and its results."""
 
-from typing import Annotated
+import tarfile
+from collections.abc import AsyncGenerator
+from typing import Annotated, cast
 
-from fastapi import APIRouter, Query, Request
-from fastapi.responses import Response
+from fastapi import APIRouter, HTTPException, Query, Request
+from fastapi.responses import Response, StreamingResponse
+from starlette.concurrency import run_in_threadpool
 
-from gleaner.control.api import campaigns
-from gleaner.control.api.access import User
+from gleaner.agent.system.tar_policy import END
+from gleaner.control.api import campaigns, jobs
+from gleaner.control.api.access import Caller, User
 from gleaner.control.api.campaigns import CampaignPath
-from gleaner.control.models.searches import ROWS_A_PAGE, CampaignSearch, JobSearch
-from gleaner.control.queue import searches
+from gleaner.control.campaigns.campaign_file import as_submitted
+from gleaner.control.models.searches import CampaignSearch, JobFilter, JobSearch
+from gleaner.control.states import State
 from gleaner.control.web.gate import ROOT
 from gleaner.control.web.rendering import page
 
 router = APIRouter(prefix=f"{ROOT}/campaigns")
 
+JOBS_AT_ONCE = 100
+
 
 @router.get("")
 def campaign_list(request: Request, caller: User, wanted: Annotated[CampaignSearch, Query()]) -> Response:
     """Return the campaigns that the caller is allowed to see."""
-    if caller.group is not None:
-        wanted = wanted.model_copy(update={"group": caller.group})
-    with caller.reading() as db:
-        found = searches.campaign_page(db, wanted)
-    return page(request, "campaigns.html", found=found, wanted=wanted, rows_a_page=ROWS_A_PAGE)
+    wanted = wanted.model_copy(update={"group": caller.group or wanted.group})
+    return page(request, "campaigns.html", found=campaigns.list_campaigns(caller, wanted), wanted=wanted)
 
 
 @router.get("/{campaign}")
 def show_campaign(
     request: Request, caller: User, campaign: CampaignPath, wanted: Annotated[JobSearch, Query()]
 ) -> Response:
-    """Return the number of a campaign's jobs in each state, and its jobs."""
-    status = campaigns.show(caller, campaign)
-    wanted = wanted.model_copy(update={"campaign": campaign, "group": caller.group})
-    with caller.reading() as db:
-        found, name = searches.job_page(db, wanted), searches.campaign_name(db, campaign)
-    return page(
-        request,
-        "campaign.html",
-        campaign=campaign,
-        campaign_name=name,
-        status=status,
-        found=found,
-        wanted=wanted,
-        rows_a_page=ROWS_A_PAGE,
-    )
+    """Return what was submitted, how far it is, what failed, and the jobs."""
+    detail = campaigns.show_detail(caller, campaign)
+    found = jobs.list_jobs(caller, wanted.model_copy(update={"campaign": campaign, "group": caller.group}))
+    spec = as_submitted(detail.spec)
+    return page(request, "campaign.html", campaign=detail, submitted=spec, found=found, wanted=wanted)
+
+
+@router.get("/{campaign}/results.tar")
+def results(caller: User, campaign: CampaignPath) -> StreamingResponse:
+    """Return the results of a campaign's jobs as one archive, in which the result of each job is an archive.
+
+    It is complete only if it has its end, which is missing if a result is damaged.
+    """
+    campaigns.show(caller, campaign)  # raises an error unless the caller may see it
+    name = f'attachment; filename="campaign-{campaign}.tar"'
+    headers = {"Content-Disposition": name}
+    return StreamingResponse(_packed(caller, campaign), media_type="application/x-tar", headers=headers)
+
+
+async def _packed(caller: Caller, campaign: int) -> AsyncGenerator[bytes]:
+    ended = JobFilter(campaign=campaign, state=State.COMPLETE, limit=JOBS_AT_ONCE)
+    while rows := (await run_in_threadpool(jobs.list_jobs, caller, ended)).jobs:
+        for row in rows:
+            try:
+                result = await jobs.output(caller=caller, job=row.id)
+            except HTTPException as error:
+                if error.status_code != 404:  # the job has left a result
+                    raise
+                continue
+            member = tarfile.TarInfo(f"{row.name}-{row.index}.tar")
+            member.size = int(result.headers["Content-Length"])
+            yield member.tobuf(tarfile.GNU_FORMAT)
+            async for chunk in result.body_iterator:
+                yield cast("bytes", chunk)
+            yield bytes(-member.size % tarfile.BLOCKSIZE)
+        ended = ended.model_copy(update={"after": rows[-1].id})
+    yield END

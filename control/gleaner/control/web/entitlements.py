@@ -9,7 +9,6 @@ from fastapi.responses import Response
 from gleaner.agent.job_spec import MAX_ID
 from gleaner.control.api import decisions, owners
 from gleaner.control.api.access import User
-from gleaner.control.models.searches import ROWS_A_PAGE
 from gleaner.control.web.gate import ROOT
 from gleaner.control.web.listing import ListSearch, listing
 from gleaner.control.web.rendering import page
@@ -25,7 +24,7 @@ def entitlement_list(request: Request, caller: User, wanted: Annotated[ListSearc
     """Return each owner's used and entitled CPUs, and its waiting jobs with the decision on each."""
     status = owners.owners(caller)
     found = listing(status.waiting, wanted)
-    return page(request, "entitlements.html", status=status, found=found, wanted=wanted, rows_a_page=ROWS_A_PAGE)
+    return page(request, "entitlements.html", status=status, found=found, wanted=wanted)
 
 
 @router.get("/decisions/{decision}")

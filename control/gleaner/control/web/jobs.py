@@ -1,11 +1,12 @@
 """Jobs: the list, the page of one job, and its log."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, cast
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
+from pydantic import Field
 
 from gleaner.agent.job_spec import MAX_ID
 from gleaner.control.api import decisions, jobs
@@ -13,11 +14,10 @@ from gleaner.control.api.access import Caller, User
 from gleaner.control.api.examples import JobPath
 from gleaner.control.input_errors import one_line
 from gleaner.control.models.decisions import DecisionRow
-from gleaner.control.models.jobs import AttemptRow, CheckpointRow, Ending, JobDetail
-from gleaner.control.models.searches import ROWS_A_PAGE, JobSearch
+from gleaner.control.models.jobs import AttemptRow, CheckpointRow, Ending, JobDetail, LogPage
+from gleaner.control.models.searches import JobSearch, Search
 from gleaner.control.policy.subjects import job_subject
-from gleaner.control.queue import logs, node_losses, searches
-from gleaner.control.states import Outcome, State
+from gleaner.control.queue import logs, node_losses
 from gleaner.control.web.gate import ROOT
 from gleaner.control.web.rendering import page
 from gleaner.control.web.slice_chart import slice_chart
@@ -25,6 +25,7 @@ from gleaner.control.web.slice_chart import slice_chart
 router = APIRouter(prefix=f"{ROOT}/jobs")
 
 LINES_A_PAGE = 500
+LINES_AT_ONCE = 10_000
 LAST_LINES = 20
 DECISIONS = 20
 REASONS: Mapping[str, str] = {
@@ -37,19 +38,8 @@ REASONS: Mapping[str, str] = {
 @router.get("")
 def job_list(request: Request, caller: User, wanted: Annotated[JobSearch, Query()]) -> Response:
     """Return the jobs that the caller is allowed to see."""
-    if caller.group is not None:
-        wanted = wanted.model_copy(update={"group": caller.group})
-    with caller.reading() as db:
-        found = searches.job_page(db, wanted)
-    return page(
-        request,
-        "jobs.html",
-        found=found,
-        wanted=wanted,
-        states=list(State),
-        outcomes=list(Outcome),
-        rows_a_page=ROWS_A_PAGE,
-    )
+    wanted = wanted.model_copy(update={"group": caller.group or wanted.group})
+    return page(request, "jobs.html", found=jobs.list_jobs(caller, wanted), wanted=wanted)
 
 
 @router.get("/{job}")
@@ -117,18 +107,40 @@ def _because(about: list[DecisionRow], subject: str) -> dict[int, str]:
     return found
 
 
+class LogSearch(Search):
+    """The requested part of a log. Without `first` it is the end, and is updated."""
+
+    first: int | None = Field(default=None, ge=0, le=MAX_ID)
+    everything: bool = Field(default=False, alias="all")
+
+
 @router.get("/{job}/log")
-def job_log(
-    request: Request,
-    caller: User,
-    job: JobPath,
-    first: Annotated[int | None, Query(ge=0, le=MAX_ID)] = None,
-    everything: Annotated[bool, Query(alias="all")] = False,
-) -> Response:
-    """Return a page of the lines that a job has written. It is the last page, unless the first line is given."""
+def job_log(request: Request, caller: User, job: JobPath, wanted: Annotated[LogSearch, Query()]) -> Response:
+    """Return a page of the lines that a job has written, or the lines with a text."""
+    first = wanted.first
     if first is None:
-        first = 0 if everything else _begin_of_last(caller, job, LINES_A_PAGE)
-    lines = jobs.log(caller, job, first, LINES_A_PAGE, everything)
+        first = 0 if wanted.everything else _begin_of_last(caller, job, LINES_A_PAGE)
+    lines = jobs.log(caller, job, first, LINES_A_PAGE, wanted.everything)
+    with caller.reading() as db:
+        found = logs.find(db, job, wanted.text, LINES_A_PAGE) if wanted.text else []
     return page(
-        request, "log.html", job=job, lines=lines, first=first, everything=everything, lines_a_page=LINES_A_PAGE
+        request, "log.html", job=job, lines=lines, first=first, wanted=wanted, found=found, lines_a_page=LINES_A_PAGE
     )
+
+
+@router.get("/{job}/log.txt")
+def log_file(caller: User, job: JobPath, wanted: Annotated[LogSearch, Query()]) -> StreamingResponse:
+    """Return the log as a text file."""
+    part = jobs.log(caller, job, 0, LINES_AT_ONCE, wanted.everything)
+
+    def parts(part: LogPage) -> Iterator[str]:
+        yield "".join(f"{line}\n" for line in part.lines)
+        while part.next is not None:
+            part = jobs.log(caller, job, part.next, LINES_AT_ONCE, wanted.everything)
+            yield "".join(f"{line}\n" for line in part.lines)
+
+    name = f'attachment; filename="job-{job}.log"'
+    return StreamingResponse(parts(part), media_type="text/plain", headers={"Content-Disposition": name})
+
+
+router.get("/{job}/results.tar")(jobs.output)

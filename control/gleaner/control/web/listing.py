@@ -7,12 +7,12 @@ from typing import Annotated, Any, Generic, TypeVar
 from pydantic import StringConstraints
 
 from gleaner.control.models.base import Reply
-from gleaner.control.models.searches import ROWS_A_PAGE, Search
+from gleaner.control.models.searches import ROWS_A_PAGE, PageSearch
 
 Row = TypeVar("Row", bound=Reply)
 
 
-class ListSearch(Search):
+class ListSearch(PageSearch):
     """A search in such a list. If its order is not a column of the list, the rows keep their order."""
 
     order: Annotated[str, StringConstraints(pattern=r"^(-?[a-z_]{1,40})?$")] = ""

@@ -15,7 +15,7 @@ from gleaner.control.queue.errors import NotFound
 from gleaner.control.queue.node_losses import LostSlice
 from gleaner.control.web.gate import ROOT
 from gleaner.control.web.listing import ListSearch, listing
-from gleaner.control.web.overview import use_of
+from gleaner.control.web.overview import USES, use_of
 from gleaner.control.web.rendering import page
 
 router = APIRouter(prefix=ROOT)
@@ -25,13 +25,19 @@ LOST_AT_MOST = 20
 Wanted = Annotated[ListSearch, Query()]
 
 
+class NodeSearch(ListSearch):
+    """A search for nodes, also by their use."""
+
+    use: str = ""
+
+
 @router.get("/nodes")
-def node_list(request: Request, caller: User, wanted: Wanted) -> Response:
+def node_list(request: Request, caller: User, wanted: Annotated[NodeSearch, Query()]) -> Response:
     """Return every node, with its use and its faults."""
     cluster = nodes.cluster(caller)
-    found = listing(cluster.nodes, wanted)
-    uses = {node.name: use_of(node) for node in found.rows}
-    return page(request, "nodes.html", cluster=cluster, found=found, wanted=wanted, uses=uses, rows_a_page=ROWS_A_PAGE)
+    uses = {node.name: use_of(node) for node in cluster.nodes}
+    found = listing([node for node in cluster.nodes if wanted.use in {"", uses[node.name]}], wanted)
+    return page(request, "nodes.html", cluster=cluster, found=found, wanted=wanted, uses=uses, all_uses=USES)
 
 
 @router.get("/nodes/{node}")
@@ -62,21 +68,14 @@ def show_node(request: Request, caller: User, node: NodePath) -> Response:
 def agent_list(request: Request, caller: User, wanted: Wanted) -> Response:
     """Return the agents that control knows."""
     found = listing(nodes.list_agents(caller), wanted)
-    return page(request, "agents.html", found=found, wanted=wanted, rows_a_page=ROWS_A_PAGE)
+    return page(request, "agents.html", found=found, wanted=wanted)
 
 
 @router.get("/drains")
 def drain_list(request: Request, caller: Admin, wanted: Wanted) -> Response:
     """Return the latest requests to drain or resume nodes."""
     found = listing(drains.list_drains(caller, DRAINS), wanted)
-    return page(
-        request,
-        "drains.html",
-        found=found,
-        wanted=wanted,
-        rows_a_page=ROWS_A_PAGE,
-        may_drain=_may_drain(caller),
-    )
+    return page(request, "drains.html", found=found, wanted=wanted, may_drain=_may_drain(caller))
 
 
 def _may_drain(caller: Caller) -> bool:

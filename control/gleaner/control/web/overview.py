@@ -12,6 +12,7 @@ from gleaner.agent.common.quantities import in_words
 from gleaner.control.api import campaigns, nodes
 from gleaner.control.api.access import Caller, User
 from gleaner.control.models.nodes import ClusterStatus, NodeRow
+from gleaner.control.models.searches import CampaignFilter
 from gleaner.control.policy.lossy_nodes import SliceCounts, conspicuous
 from gleaner.control.policy.node_time import DAY_S, BandStep, band
 from gleaner.control.queue import node_history, queries
@@ -23,6 +24,8 @@ from gleaner.control.web.rendering import page
 router = APIRouter()
 
 LOSING_AT_MOST = 5
+OWN_CAMPAIGNS = 5
+USES = ("regular jobs", "agent", "idle", "not in use", "planned for another job")
 
 WantedRange = Annotated[Literal["hours", "days", "weeks"], Query(alias="band")]
 
@@ -74,6 +77,7 @@ def overview(request: Request, caller: User, wanted: WantedRange = "hours") -> R
     return page(
         request,
         "overview.html",
+        mine=campaigns.list_campaigns(caller, CampaignFilter(mine=True, limit=OWN_CAMPAIGNS)),
         jobs=status,
         cluster=cluster,
         uses=node_uses(cluster.nodes),
@@ -148,7 +152,7 @@ def node_uses(rows: tuple[NodeRow, ...]) -> tuple[NodeUse, ...]:
     """Return the number of nodes with each use."""
     return tuple(
         NodeUse(use, len(cpus), sum(cpus))
-        for use in ("regular jobs", "agent", "idle", "not in use", "planned for another job")
+        for use in USES
         for cpus in [[node.cpus for node in rows if use_of(node) == use]]
     )
 

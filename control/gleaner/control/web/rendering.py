@@ -23,6 +23,8 @@ from gleaner.agent.common.quantities import in_words, size
 from gleaner.control.api.access import Caller
 from gleaner.control.api.problems import answer_to
 from gleaner.control.input_errors import visible
+from gleaner.control.models.searches import ROWS_A_PAGE
+from gleaner.control.states import Outcome, State
 from gleaner.control.web.session import form_token, session_of
 
 HOUR_S, DAY_S = 3600.0, 86400.0
@@ -46,6 +48,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 def page(request: Request, name: str, *, answer_status: int = 200, **facts: Any) -> HTMLResponse:
     """Return a page. Its template gets the caller as `me`, which is None for a user who is not signed in."""
     caller: Caller | None = getattr(request.state, "caller", None)
+    settings = request.app.state.control_state.settings
     given = {
         "me": caller.identity if caller else None,
         "now_s": caller.now_s if caller else None,
@@ -55,18 +58,20 @@ def page(request: Request, name: str, *, answer_status: int = 200, **facts: Any)
         "query": {name: value for name, value in request.query_params.items() if name != "done"},
         "done": DONE.get(request.query_params.get("done", ""), ""),
         "version": installed_version(),
+        "site": settings.site,
+        "has_entitlements": settings.entitlements.mode != "off",
     }
     return HTMLResponse(environment().get_template(name).render(given | facts), status_code=answer_status)
 
 
-def problem_page(request: Request, error: Exception) -> HTMLResponse:
-    """Return the page for an error, with the API's message and status."""
+def problem_page(request: Request, error: Exception, name: str = "problem.html", **facts: Any) -> HTMLResponse:
+    """Return a page for an error, with the API's message and status."""
     answer = answer_to(error)
     detail = json.loads(bytes(answer.body))["detail"]
-    shown = page(request, "problem.html", answer_status=answer.status_code, detail=detail)
-    for name in ("Retry-After", "Allow"):
-        if name in answer.headers:
-            shown.headers[name] = answer.headers[name]
+    shown = page(request, name, answer_status=answer.status_code, **facts | {"detail": detail})
+    for header in ("Retry-After", "Allow"):
+        if header in answer.headers:
+            shown.headers[header] = answer.headers[header]
     return shown
 
 
@@ -92,7 +97,8 @@ def environment() -> jinja2.Environment:
     }
     untyped = cast(Any, made)  # its types are unknown
     untyped.filters.update(filters)
-    untyped.globals |= {"link": link, "lines": lines}
+    untyped.globals |= {"link": link, "lines": lines, "states": list(State), "outcomes": list(Outcome)}
+    untyped.globals["rows_a_page"] = ROWS_A_PAGE
     return made
 
 
@@ -112,7 +118,7 @@ def lines(text: str) -> Markup:
     return Markup("\n") + Markup("\n").join(visible(line) for line in text.splitlines())
 
 
-def moment(at_s: float | None) -> Markup | str:
+def moment(at_s: float | None, form: str = "%Y-%m-%d %H:%M:%S") -> Markup | str:
     """Return an instant in the time zone of control's machine.
 
     >>> moment(None)
@@ -125,7 +131,7 @@ def moment(at_s: float | None) -> Markup | str:
     except (OverflowError, ValueError, OSError):  # outside of the calendar
         return f"{at_s:g}"
     return Markup('<time datetime="{}">{}</time>').format(
-        then.strftime("%Y-%m-%dT%H:%M:%SZ"), then.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        then.strftime("%Y-%m-%dT%H:%M:%SZ"), then.astimezone().strftime(form)
     )
 
 

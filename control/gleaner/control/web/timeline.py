@@ -78,7 +78,6 @@ def timeline(request: Request, caller: User, wanted: Annotated[TimelineSearch, Q
         lengths=LENGTHS,
         length_s=length_s,
         refresh_s=max(LEAST_REFRESH_S, math.ceil(point_s)),
-        rows_a_page=ROWS_A_PAGE,
     )
 
 
@@ -108,6 +107,7 @@ def draw(
     with caller.reading() as db:
         looks = node_history.node_uses(db, begin_s=begin_s - look_s, end_s=end_s, step_s=look_s)
         slices = node_history.slices(db, begin_s=begin_s, end_s=end_s, at_most=SLICES_AT_MOST)
+    begin_s = max(begin_s, min((look.begin_s for look in looks), default=begin_s))  # the first data
     names = {name for some in {look.names for look in looks} for name in some if text.casefold() in name.casefold()}
     named = sorted(names, key=_by_number)
     drawn = named[:NODES_AT_MOST]

@@ -24,6 +24,7 @@ class AttemptRecord(AttemptRow, QueueRecord, table=True):
 
     __tablename__ = "attempt"
     __table_args__ = (
+        PrimaryKeyConstraint("job", "attempt"),  # in this order: queries select all attempts of a job
         CheckConstraint("(ended_s IS NULL) = (ending IS NULL)", "end_iff_ended"),
         CheckConstraint("(exit_code IS NOT NULL) = (COALESCE(ending, '') IN ('failed', 'succeeded'))", "exit_iff_own"),
         CheckConstraint("(from_attempt IS NOT NULL) = (from_number IS NOT NULL)", "from_whole"),

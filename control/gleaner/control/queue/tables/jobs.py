@@ -205,6 +205,8 @@ class JobRecord(QueueRecord, table=True):
     from_number: int | None = None
     output_digest: str | None = None
     output_bytes: int | None = Field(default=None, sa_type=BigInteger)
+    # The latest attempt when somebody removed the ended job. As soon as there is a later one, it means nothing.
+    removed_attempt: int | None = None
     submitted_s: float
     ended_s: float | None = None
     # The name of the token that submitted it. It is empty in jobs that are older than this column.

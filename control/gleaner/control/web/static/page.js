@@ -1,4 +1,5 @@
-// What pages do beyond forms and links: sign in by code, count down, and say that control is away.
+// What pages do beyond forms and links: sign in by code, count down, say that control is away, follow a log, read files
+// into the form of a campaign, and make the rows of wide tables cards on a phone.
 "use strict";
 
 // The code stands behind the #, which browsers never send. It leaves the address before anything else happens.
@@ -35,7 +36,8 @@ const isBusy = () => {
   const live = document.getElementById("live");
   const chosen = document.getSelection();
   const isRead = live && chosen && !chosen.isCollapsed && live.contains(chosen.anchorNode);
-  return live && live !== document.activeElement && (isRead || live.contains(document.activeElement));
+  const here = document.activeElement;
+  return live && live !== here && (isRead || (live.contains(here) && here.id !== "lines"));
 };
 // Nobody loses the place of the keyboard, or a text that is being copied, because the page shows something new.
 document.addEventListener("htmx:beforeRequest", (event) => {
@@ -47,6 +49,52 @@ document.addEventListener("htmx:afterRequest", (event) => {
   sayAway(!successful && !(xhr.status >= 400 && xhr.status < 500));
   if (xhr.status === 403 || xhr.status === 404) location.reload();  // gone meanwhile: the page says so itself
 });
+
+// A phone shows each row of a wide table as a card, whose lines have the names of the columns.
+function nameCells() {
+  for (const table of document.querySelectorAll("div.wide > table")) {
+    const heads = [...(table.tHead?.rows[0].cells ?? [])].map((head) => head.textContent.trim());
+    if (heads.length < 5) continue;
+    table.classList.add("stack");
+    for (const cell of table.querySelectorAll("tbody td:not([colspan])")) cell.dataset.label = heads[cell.cellIndex];
+  }
+}
+
+// A log stays at its end while lines come, unless its reader has scrolled up.
+let atEnd = true, height = 0;
+const log = () => document.querySelector("#lines[data-follow]");
+function follow() {
+  if (log()) log().scrollTop = atEnd ? log().scrollHeight : height;
+}
+document.addEventListener("htmx:beforeSwap", () => {
+  if (!log()) return;
+  const { scrollTop, clientHeight, scrollHeight } = log();
+  [atEnd, height] = [scrollTop + clientHeight > scrollHeight - 20, scrollTop];
+});
+document.addEventListener("htmx:afterSwap", () => { nameCells(); follow(); });
+nameCells();
+follow();
+
+// The form of a campaign: files are read into its fields, an image is put into its text, a wrong line is chosen.
+for (const each of document.querySelectorAll("[data-scripted]")) each.hidden = false;
+for (const each of document.querySelectorAll("input[data-into]")) {
+  each.addEventListener("change", async () => {
+    const field = document.getElementById(each.dataset.into), file = each.files[0];
+    each.setCustomValidity(file?.size > field.maxLength ? "The file is too large for this page: use glean submit." : "");
+    if (file && each.reportValidity()) field.value = await file.text();
+  });
+}
+const campaign = document.getElementById("campaign");
+document.getElementById("image")?.addEventListener("change", (event) => {
+  const line = `image: ${event.target.value}`, had = /^image:.*$/m;
+  campaign.value = had.test(campaign.value) ? campaign.value.replace(had, line) : `${line}\n${campaign.value}`;
+});
+if (campaign?.dataset.line) {
+  const before = campaign.value.split("\n").slice(0, campaign.dataset.line - 1).join("\n").length;
+  const end = campaign.value.indexOf("\n", before + 1);
+  campaign.focus();
+  campaign.setSelectionRange(before && before + 1, end < 0 ? campaign.value.length : end);
+}
 
 // In the timeline, a click leads to what was there then. Without scripts it leads to the node.
 document.addEventListener("click", (event) => {
