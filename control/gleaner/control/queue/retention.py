@@ -192,13 +192,11 @@ def look_at_agents(db: Connection, *, after: str, before_s: float, limit: int) -
     return SeenAgents(rows[-1].name if rows else None, tuple(row.name for row in rows if row.unused))
 
 
-def look_at_jobs(
-    db: Connection, *, after: int, before_s: float, lines: int, limit: int, spent_s: float = 0.0
-) -> SeenJobs:
+def look_at_jobs(db: Connection, *, after: int, before_s: float, spent_s: float, lines: int, limit: int) -> SeenJobs:
     """Return the next jobs after that id."""
     ended = and_(JOB.c.state == State.COMPLETE, JOB.c.ended_s < before_s) | IS_REMOVED
     found = case((ended, case((_HAS_HISTORY, "old"), else_="")), (_lines_written > lines, "long"), else_="")
-    spent = and_(JOB.c.output_bytes.is_not(None), JOB.c.ended_s < spent_s, ~_IS_DELIVERED).label("spent")
+    spent = and_(JOB.c.output_bytes.is_not(None), JOB.c.ended_s < spent_s).label("spent")
     some = select(JOB.c.id, found.label("found"), _HAS_SURPLUS.label("crowded"), spent).where(JOB.c.id > after)
     rows = db.execute(some.order_by(JOB.c.id).limit(limit)).all()
     return SeenJobs(
