@@ -58,5 +58,5 @@ def expected_end(
     elif ended < LEAST_ENDED:
         why = f"that needs {LEAST_ENDED} jobs that have ended, and there are {ended}"
     low, high = poisson_interval(max(ended, 1))
-    ends_s = (None, None) if why else (now_s + left * over_s / high, now_s + left * over_s / low)
-    return ExpectedEnd(ended, over_s, ended * 3600 / over_s, *ends_s, why)
+    earliest_s, latest_s = (None, None) if why else (now_s + left * over_s / high, now_s + left * over_s / low)
+    return ExpectedEnd(ended, over_s, ended * 3600 / over_s, earliest_s, latest_s, why)

@@ -208,10 +208,12 @@ def look_at_jobs(db: Connection, *, after: int, before_s: float, spent_s: float,
     )
 
 
-def remove_results(db: Connection, which: ColumnElement[bool], **more: Any) -> int:
+def remove_results(
+    db: Connection, which: ColumnElement[bool], removed_attempt: ColumnElement[Any] = JOB.c.removed_attempt
+) -> int:
     """Give up the results of these jobs that have ended. Return how many jobs these are."""
     ended = update(JOB).where(which, JOB.c.state == State.COMPLETE, ~_IS_DELIVERED)
-    return db.execute(ended.values(output_digest=None, output_bytes=None, **more)).rowcount
+    return db.execute(ended.values(output_digest=None, output_bytes=None, removed_attempt=removed_attempt)).rowcount
 
 
 def remove_job(db: Connection, job: int) -> None:
@@ -237,7 +239,7 @@ def _remove_jobs(db: Connection, which: ColumnElement[bool]) -> None:
         if row.state is State.COMPLETE:
             why = "its result is being delivered; wait, or see `glean show`"
         raise Conflict(f"job {row.id} cannot be removed: {why}")
-    remove_results(db, which, removed_attempt=JOB.c.attempt)
+    remove_results(db, which, JOB.c.attempt)
 
 
 def remove_agents(db: Connection, names: Sequence[str], *, before_s: float) -> int:
