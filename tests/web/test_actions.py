@@ -189,6 +189,9 @@ def test_a_dry_run_shows_the_first_jobs_and_submits_nothing(harness: ApiHarness)
     assert harness.admin.get("/v1/jobs").json()["total"] == 0
     assert browser.send("/web/submit", **fields).status == 303
     assert harness.admin.get("/v1/jobs/5").json()["spec"]["command"] == ["run", "500", "5"]
+    other = fields | {"rows": "mass,seed\r\n1,2\r\n"}  # a form to which its reader has gone back
+    sent = [browser.send("/web/submit", key="0" * 32, **each).answer.headers["location"] for each in (fields, other)]
+    assert sent == ["/web/campaigns/2?done=submit", "/web/campaigns/3?done=submit"]
 
 
 def test_the_form_names_the_images_that_are_here(harness: ApiHarness) -> None:
