@@ -18,9 +18,9 @@ def keep(harness: ApiHarness, days: float) -> None:
     harness.state.settings = settings.model_copy(update={"outputs": OutputSettings(keep_days=days)})
 
 
-def ended(harness: ApiHarness, **fields: object) -> list[int]:
+def ended(harness: ApiHarness, indices: tuple[int, ...] | None = None) -> list[int]:
     """Submit jobs, and let each succeed with a result in the storage."""
-    first = harness.user.submit(**fields)
+    first = harness.user.submit(indices=indices)
     agent = harness.agent()
     works = agent.claim(most=8)
     for work in works:
@@ -30,7 +30,7 @@ def ended(harness: ApiHarness, **fields: object) -> list[int]:
 
 
 def test_a_user_sees_the_campaigns_of_the_own_group_with_the_dates_of_their_results(harness: ApiHarness) -> None:
-    first, _ = ended(harness, indices=[1, 2])
+    first, _ = ended(harness, indices=(1, 2))
     other = harness.caller("user", "bob", "cms")
     other.submit(indices=[1])
     (row,) = harness.user.get("/v1/campaigns").json()["campaigns"]
@@ -50,7 +50,7 @@ def test_a_user_sees_the_campaigns_of_the_own_group_with_the_dates_of_their_resu
 
 @pytest.mark.parametrize("what", ["jobs/1", "campaigns/1"])
 def test_whoever_may_cancel_a_job_may_remove_it_and_then_its_result_goes(harness: ApiHarness, what: str) -> None:
-    (job,) = ended(harness, indices=[1])
+    (job,) = ended(harness, indices=(1,))
     waiting = harness.user.submit()
     assert remove(harness, harness.caller("user", "bob", "cms"), what)[0] == 403
     code, why = remove(harness, harness.caller("user", "bob", "atlas"), what)

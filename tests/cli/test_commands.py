@@ -119,7 +119,7 @@ def test_an_unknown_job_is_named(harness: CliHarness, verb: str) -> None:
     assert "4711" in err
 
 
-@pytest.mark.parametrize("verb", ["list", "wait", "results", "hold", "release", "cancel"])
+@pytest.mark.parametrize("verb", ["wait", "results", "hold", "release", "cancel"])
 def test_an_unknown_campaign_is_named(harness: CliHarness, verb: str) -> None:
     assert "4711" in harness.refused(verb, "--campaign", "4711", code=1)
 
@@ -392,3 +392,19 @@ def test_a_token_that_has_expired_says_so(harness: CliHarness, admin: CliHarness
         db.exec_driver_sql("UPDATE token SET expires_s = 1.0 WHERE name = 'alice'")
     line = harness.refused("status", code=3)
     assert "is of no use any more: this token expired at 1970-01-01 00:00 UTC" in line
+
+
+def test_what_failed_is_found_and_removed(harness: CliHarness) -> None:
+    for name in ("one", "two"):
+        harness.good("submit", "--image", "pi", "--name", name, "--retries", "0", "--array", "1-2")
+    for number, work in enumerate(harness.node.claim()):
+        harness.node.complete(work, exit_code=number % 2)
+    wanted = ("list", "--failed", "--mine", "--name", "TWO", "--newest", "--json")
+    (row,) = json.loads(harness.good(*wanted))["jobs"]
+    assert (row["name"], row["exit_code"]) == ("two", 1)
+    assert [row["id"] for row in json.loads(harness.good("campaigns", "--mine", "--json"))["campaigns"]] == [2, 1]
+    assert "exit code 1" in harness.good("campaign", "show", "2")
+    assert "two" in harness.good("rm", str(row["id"]))
+    harness.good("rm", "--campaign", "1", "--yes")
+    assert json.loads(harness.good(*wanted))["total"] == 0
+    assert [row["name"] for row in json.loads(harness.good("campaigns", "--json"))["campaigns"]] == ["two"]

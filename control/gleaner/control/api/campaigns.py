@@ -22,8 +22,7 @@ CampaignPath = Annotated[int, an_id("The campaign's id", most=MAX_CAMPAIGN)]
 
 
 def _own_campaign(caller: Caller, db: Connection, campaign: int) -> None:
-    group = queries.campaign_group(db, campaign)
-    if caller.group is not None and group != caller.group:
+    if caller.group not in {None, queries.campaign_owner(db, campaign)[0]}:
         raise HTTPException(403, f"campaign {campaign} belongs to another group")
 
 

@@ -50,8 +50,8 @@ VERBS = (
     LazyVerb("release", "Let held jobs continue.", "jobs:release"),
     LazyVerb("cancel", "End jobs permanently, and delete their checkpoints.", "jobs:cancel"),
     LazyVerb("rerun", "Run jobs again that have failed or were cancelled.", "jobs:rerun"),
-    # -5 is a number, not an option
     LazyVerb("rm", "Remove ended jobs from all lists, with their results and logs.", "jobs:remove"),
+    # -5 is a number, not an option
     LazyVerb("priority", "Change a job's or a campaign's priority.", "jobs:priority", ignore_unknown_options=True),
     LazyVerb("migrate", "Save a running job now, and let it continue elsewhere.", "jobs:migrate"),
     LazyVerb("deliver", "Copy results to the targets of their jobs again.", "jobs:deliver"),

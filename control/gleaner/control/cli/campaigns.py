@@ -67,10 +67,9 @@ def _end(row: CampaignRow) -> str:
 
 def _detail(detail: CampaignDetail) -> Iterator[Table | str]:
     expected, use, left = detail.expected, detail.use, detail.failures_left
-    by = f" by {detail.submitter}" if detail.submitter else ""
     facts = {
         "campaign": f"{detail.id} {detail.name}, of group {detail.group}",
-        "submitted": f"{moment(detail.submitted_s)}{by}",
+        "submitted": f"{moment(detail.submitted_s)} by {detail.submitter}",
         "at once": "" if detail.max_running is None else f"at most {detail.max_running} jobs",
         "tried first": f"{detail.try_left} more must succeed before the others start" if detail.try_left else "",
         "may fail": "" if left is None else f"{max(0, left)} more, then the rest is held",
@@ -79,12 +78,10 @@ def _detail(detail: CampaignDetail) -> Iterator[Table | str]:
         "expected end": _end(detail) or f"not known: {expected.unknown_because}",
     }
     if use is not None:
-        overhead_h = number(use.starting_core_h + use.restoring_core_h + use.saving_core_h)
-        facts |= {
-            "slices": f"{use.slices} ended, {detail.lost_slices} of them lost",
-            "node time": f"{number(use.harvested_core_h)} core hours kept, {number(use.lost_core_h)} lost,"
-            f" {overhead_h} to start, restore and save",
-        }
+        facts["slices"] = f"{use.slices} ended, {detail.lost_slices} of them lost"
+        hours = use.harvested_core_h, use.lost_core_h, use.starting_core_h + use.restoring_core_h + use.saving_core_h
+        kept, lost, overhead = map(number, hours)
+        facts["node time"] = f"{kept} core hours kept, {lost} lost, {overhead} to start, restore and save"
     facts |= {"results": size(detail.result_bytes), "kept until": moment(detail.kept_until_s)}
     yield Table(("", ""), tuple((what, text) for what, text in facts.items() if text), left=2, has_header=False)
     yield as_submitted(detail.spec)

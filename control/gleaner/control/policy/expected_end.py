@@ -19,8 +19,8 @@ class ExpectedEnd:
     over_s: float
     """The time in which they ended, in seconds."""
     jobs_per_h: float
-    earliest_s: float | None = None
-    latest_s: float | None = None
+    earliest_s: float | None
+    latest_s: float | None
     unknown_because: str = ""
     """The reason why there is no interval, or "" if there is one."""
 
@@ -57,8 +57,6 @@ def expected_end(
         why = "all jobs that have not ended are held" if held else "all jobs have ended"
     elif ended < LEAST_ENDED:
         why = f"that needs {LEAST_ENDED} jobs that have ended, and there are {ended}"
-    if why:
-        return ExpectedEnd(ended, over_s, ended * 3600 / over_s, unknown_because=why)
-    low, high = poisson_interval(ended)
-    earliest_s, latest_s = (now_s + left * over_s / most for most in (high, low))
-    return ExpectedEnd(ended, over_s, ended * 3600 / over_s, earliest_s, latest_s)
+    low, high = poisson_interval(max(ended, 1))
+    earliest_s, latest_s = (None, None) if why else (now_s + left * over_s / high, now_s + left * over_s / low)
+    return ExpectedEnd(ended, over_s, ended * 3600 / over_s, earliest_s, latest_s, why)

@@ -45,16 +45,10 @@ def campaign_rows(
 def _campaign_row(row: RowMapping, sums: RowMapping, *, now_s: float, keep_s: float | None) -> CampaignRow:
     counts = {name: int(sums[name]) for name in COUNTED}
     unfinished = counts["new"] + counts["running"] + counts["saved"]
-    expected = expected_end(
-        submitted_s=row["submitted_s"],
-        unfinished=unfinished,
-        held=counts["held"],
-        ended=counts["succeeded"] + counts["failed"],
-        ended_recently=int(sums["recent"]),
-        now_s=now_s,
-    )
+    ended, recently = counts["succeeded"] + counts["failed"], int(sums["recent"])
+    seen = {"submitted_s": row["submitted_s"], "unfinished": unfinished, "held": counts["held"], "now_s": now_s}
     more = {
-        "expected": expected,
+        "expected": expected_end(**seen, ended=ended, ended_recently=recently),
         "ended_s": None if unfinished else sums["ended_s"],
         "result_bytes": int(sums["result_bytes"] or 0),
         "kept_until_s": None if keep_s is None or sums["first_s"] is None else sums["first_s"] + keep_s,

@@ -259,11 +259,6 @@ def output(db: Connection, job: int) -> FoundOutput | None:
     return None if row.output_digest is None else FoundOutput(row.sound_attempt, row.output_digest)
 
 
-def campaign_group(db: Connection, campaign: int) -> str:
-    """Return the group of the campaign. Raises `NotFound`."""
-    return campaign_owner(db, campaign)[0]
-
-
 def campaign_owner(db: Connection, campaign: int) -> tuple[str, str]:
     """Return the campaign's group and its submitter, which is "" if it is unknown. Raises `NotFound`."""
     wanted = select(CAMPAIGN.c.group, CAMPAIGN.c.submitter).where(CAMPAIGN.c.id == campaign)
@@ -287,7 +282,7 @@ COUNTED: dict[str, ColumnElement[bool]] = {
 def status(db: Connection, *, campaign: int | None = None, group: str | None = None) -> CampaignStatus:
     """Return how many jobs are in each state, of one campaign, of one group, or of all. Raises `NotFound`."""
     if campaign is not None:
-        campaign_group(db, campaign)
+        campaign_owner(db, campaign)
     counted = select(*sums_of(COUNTED))
     for column, only in ((JOB.c.campaign, campaign), (JOB.c.group, group)):
         counted = counted if only is None else counted.where(column == only)

@@ -193,13 +193,11 @@ def look_at_agents(db: Connection, *, after: str, before_s: float, limit: int) -
     return SeenAgents(rows[-1].name if rows else None, tuple(row.name for row in rows if row.unused))
 
 
-def look_at_jobs(
-    db: Connection, *, after: int, before_s: float, lines: int, limit: int, spent_s: float = 0.0
-) -> SeenJobs:
+def look_at_jobs(db: Connection, *, after: int, before_s: float, spent_s: float, lines: int, limit: int) -> SeenJobs:
     """Return the next jobs after that id."""
     ended = and_(JOB.c.state == State.COMPLETE, JOB.c.ended_s < before_s) | IS_REMOVED
     found = case((ended, case((_HAS_HISTORY, "old"), else_="")), (_lines_written > lines, "long"), else_="")
-    spent = and_(JOB.c.output_bytes.is_not(None), JOB.c.ended_s < spent_s, ~_IS_DELIVERED).label("spent")
+    spent = and_(JOB.c.output_bytes.is_not(None), JOB.c.ended_s < spent_s).label("spent")
     some = select(JOB.c.id, found.label("found"), _HAS_SURPLUS.label("crowded"), spent).where(JOB.c.id > after)
     rows = db.execute(some.order_by(JOB.c.id).limit(limit)).all()
     return SeenJobs(
@@ -211,10 +209,12 @@ def look_at_jobs(
     )
 
 
-def remove_results(db: Connection, which: ColumnElement[bool], **more: Any) -> int:
+def remove_results(
+    db: Connection, which: ColumnElement[bool], removed_attempt: ColumnElement[Any] = JOB.c.removed_attempt
+) -> int:
     """Give up the results of these jobs that have ended. Return how many jobs these are."""
     ended = update(JOB).where(which, JOB.c.state == State.COMPLETE, ~_IS_DELIVERED)
-    return db.execute(ended.values(output_digest=None, output_bytes=None, **more)).rowcount
+    return db.execute(ended.values(output_digest=None, output_bytes=None, removed_attempt=removed_attempt)).rowcount
 
 
 def remove_job(db: Connection, job: int) -> None:
@@ -240,7 +240,7 @@ def _remove_jobs(db: Connection, which: ColumnElement[bool]) -> None:
         if row.state is State.COMPLETE:
             why = "its result is being delivered; wait, or see `glean show`"
         raise Conflict(f"job {row.id} cannot be removed: {why}")
-    remove_results(db, which, removed_attempt=JOB.c.attempt)
+    remove_results(db, which, JOB.c.attempt)
 
 
 def remove_agents(db: Connection, names: Sequence[str], *, before_s: float) -> int:
