@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from html import unescape
 
 import pytest
-from tests.api.api_harness import FACTS, START_S, ApiHarness, Caller
+from tests.api.api_harness import ApiHarness, Caller
 from tests.slurm.records import node, seen
 from tests.web.web_harness import Shown, browser_of
 
@@ -189,13 +189,9 @@ def test_a_dry_run_shows_the_first_jobs_and_submits_nothing(harness: ApiHarness)
     assert harness.admin.get("/v1/jobs").json()["total"] == 0
     assert browser.send("/web/submit", **fields).status == 303
     assert harness.admin.get("/v1/jobs/5").json()["spec"]["command"] == ["run", "500", "5"]
-
-
-def test_the_form_names_the_images_that_are_here(harness: ApiHarness) -> None:
-    said = {"facts": FACTS, "images": {"names": ["site/pythia:8.3"], "brings": []}, "end_s": START_S + 3600}
-    assert harness.agent(registered=False).ask("register", said).status_code == 200
-    shown = browser_of(harness, harness.user).good("/web/submit")
-    assert "site/pythia:8.3" in shown.text
+    other = fields | {"rows": "mass,seed\r\n1,2\r\n"}  # a form to which its reader has gone back
+    sent = [browser.send("/web/submit", key="0" * 32, **each).answer.headers["location"] for each in (fields, other)]
+    assert sent == ["/web/campaigns/2?done=submit", "/web/campaigns/3?done=submit"]
 
 
 def test_a_button_that_is_clicked_twice_submits_once(harness: ApiHarness) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, FilePayload, expect
 from sqlalchemy import update
 from tests import chromium
 from tests.cli.cli_harness import CliHarness, Service
@@ -139,7 +139,7 @@ def test_a_campaign_file_is_uploaded_gets_an_image_and_shows_its_wrong_line(
     tab = Tab(browser)
     tab.page.goto(admin.good("web").strip())
     tab.page.get_by_role("link", name="Submit", exact=True).click()
-    file = {"name": "runs.yaml", "mimeType": "text/yaml", "buffer": b"image: a\ncpu: 3\ngroup: atlas\n"}
+    file = FilePayload(name="runs.yaml", mimeType="text/yaml", buffer=b"image: a\ncpu: 3\ngroup: atlas\n")
     tab.page.get_by_label("Upload it").first.set_input_files([file])
     field = tab.page.locator("#campaign")
     expect(field).to_have_value("image: a\ncpu: 3\ngroup: atlas\n")

@@ -270,8 +270,7 @@ def rerun_rules(caller: Caller, change: Rerun, db: Connection, job: int) -> jobs
     row = queries.job_row(db, job)
     if change.image is not None:
         images.check_exists(db, row.group, change.image)
-    memory = set() if change.memory_mib is None else {change.memory_mib}
-    return submission_rules(caller, db, cpus=row.cpus, memory=memory)
+    return submission_rules(caller, db, cpus=row.cpus, memory={change.memory_mib or row.memory_mib})
 
 
 @router.delete("/{job}", responses=documented(404, 409, 422))

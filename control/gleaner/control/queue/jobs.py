@@ -133,7 +133,9 @@ def check_quotas(
     db: Connection, rules: SubmissionRules, group: str, submitter: str, *, jobs: int, size: tuple[int, int]
 ) -> None:
     """Raise `OverQuota` if this many more jobs of that size (cores, memory) exceed a quota."""
-    has_bytes = rules.stored_bytes(db) if rules.stored_bytes is not None and rules.quotas.any_stored else {}
+    has_bytes: Mapping[Whose, int] = {}
+    if rules.stored_bytes is not None and rules.quotas.any_stored:
+        has_bytes = rules.stored_bytes(db)
     whose = {"group": group, "submitter": submitter}
     check_submission(db, rules.quotas, **whose, jobs=jobs, size=size, has_bytes=has_bytes)
 

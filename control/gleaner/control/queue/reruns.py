@@ -22,7 +22,7 @@ from gleaner.control.queue.tables import CAMPAIGN, JOB, LANE, SPEC, LaneWish
 from gleaner.control.queue.transitions import lock, make_for_all
 from gleaner.control.states import Outcome, Transition
 
-_JOBS = select(JOB).order_by(JOB.c.id)
+_JOBS = select(JOB, JOB.c.index.label("run")).order_by(JOB.c.id)
 _ENDED_BADLY = JOB.c.outcome.in_((Outcome.FAILED, Outcome.CANCELLED))
 
 
@@ -54,8 +54,8 @@ def rerun_campaign(
         raise Conflict(f"campaign {campaign} has no failed job, so nothing runs again")
     if change.only is not None:
         wanted = set(change.only)
-        rows = [row for row in rows if row.index in wanted]
-        for index in sorted(wanted - {row.index for row in rows})[:1]:
+        rows = [row for row in rows if row.run in wanted]
+        for index in sorted(wanted - {row.run for row in rows})[:1]:
             other = db.execute(mine.where(JOB.c.index == index)).one_or_none()
             raise _refused(other) if other else NotFound(f"campaign {campaign} has no job with index {index}")
     _again(db, rows, change, rules=rules, by=by, now_s=now_s)
