@@ -24,7 +24,6 @@ from gleaner.control.queue.database import connect, migrate
 
 OUTPUT = Path("bench-output/campaign.json")
 GRID = "{name: grid, image: pi, command: [pi, '{a}', '{b}'], parameters: {a: 1-1000, b: 1-100}}\n"
-DURABLE = ("shared_buffers=256MB", "max_wal_size=4GB")
 figures = StoredFigures(OUTPUT, cores=os.cpu_count(), rows=[])
 
 
@@ -32,7 +31,7 @@ def main() -> None:
     with TemporaryDirectory(prefix="gleaner-bench-") as folder:
         place = Path(folder)
         place.chmod(0o711)  # for PostgreSQL's account
-        with running(durable=True, place=place, settings=DURABLE) as server:
+        with running(durable=True, place=place, settings=("shared_buffers=256MB", "max_wal_size=4GB")) as server:
             url = server.create("queue")
             migrate(connect(url))
             with serving(place, url) as service:
