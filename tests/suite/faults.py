@@ -75,7 +75,7 @@ def find(fault: Fault, root: Path = ROOT) -> str:
             done = subprocess.run(words, cwd=root, env=os.environ | own, capture_output=True, text=True, check=False)
         finally:
             shutil.copy2(copy, file)
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", done.stdout, re.MULTILINE)
     if done.returncode not in (0, _SOME_TEST_FAILED) or (done.returncode and not failed):
         raise RuntimeError(f"{fault.name}: pytest ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr}")
     return failed[1] if failed else ""
