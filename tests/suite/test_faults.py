@@ -32,7 +32,6 @@ def product(tmp_path: Path) -> Path:
     """A folder with a program of one function, and its tests."""
     (tmp_path / "half.py").write_text("def half(number):\n    return number / 2\n")
     (tmp_path / "test_half.py").write_text(TESTS)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    nodes\n    cluster\n")
     os.utime(tmp_path / "half.py", (1, 1))
     return tmp_path
 
@@ -57,8 +56,9 @@ def test_a_fault_find_or_not_and_gone_afterwards(product: Path, test: str, found
 
 
 @pytest.mark.slow
-def test_tests_that_cannot_run_find_nothing(product: Path) -> None:
-    (product / "test_half.py").write_text("import nothing_of_that_name\n")
+@pytest.mark.parametrize("text", ["import nothing_of_that_name", "def test_of_four(no_such_fixture): pass"])
+def test_a_test_that_cannot_run_finds_nothing(product: Path, text: str) -> None:
+    (product / "test_half.py").write_text(text)
     with pytest.raises(RuntimeError, match="half: pytest ended with"):
         find(HALF, product)
     assert "number / 2" in (product / "half.py").read_text()
