@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.recorded import recording
 from tests.transfer.node import Node
 
 from gleaner.agent.messages import Delivery, DeliveryReport
+from gleaner.agent.system import openat
 from gleaner.agent.transfer import process
 from gleaner.agent.transfer.deliver import DeliverRequest
+from gleaner.agent.transfer.folders import ListedFolder
 from gleaner.agent.transfer.rules import Access
+from gleaner.agent.transfer.stage import Progress, StagedFile
 
 pytestmark = pytest.mark.slow
 FILES = {"a.root": b"events" * 1000, "hist/b.root": b"hist", "hist/deep/run.sh": b"#!/bin/sh\n", "odd\nname": b"odd"}
@@ -62,6 +66,22 @@ def test_a_result_is_there_with_a_list_that_proves_it_whole(place: Path) -> None
     assert {path.name for path in target.iterdir()} == {name.partition("/")[0] for name in FILES} | {"job-7.sha256"}
     assert delivered(place, digest, to="some", keep=("**/*.root",)).files == 2
     assert sorted(files(place / "data/some")) == ["a.root", "hist/b.root", "job-7.sha256"]
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name_at_the_target(place: Path) -> None:
+    """After a power cut, what has the name of a result is whole."""
+    (place / "stage").mkdir()
+    (place / "stage/events").write_bytes(b"events")
+    target = ListedFolder(f"file://{place}/data/", Access((f"file://{place}/data/",), (), 300))
+    with (
+        openat.closing_fd(os.open(place / "stage", openat.FOLDER)) as stage,
+        StagedFile(stage, "events", Progress(lambda: None, 300)) as file,
+        recording() as calls,
+    ):
+        target.put(("a.root",), file)
+    assert calls.all == [
+        ("fsync", place / "stage/events"), ("rename", place / "data/a.root"), ("fsync", place / "data"),
+    ]  # fmt: skip
 
 
 def test_delivered_again_it_is_the_same_and_what_others_have_put_there_stays(place: Path) -> None:
