@@ -74,7 +74,7 @@ def test_who_asks_for_what_is_not_there_keeps_nobody_else_waiting(node: Node, mo
         one.start()
     time.sleep(0.05)
     assert node.ask(ALICE, do="admit", slurm_job="66")["ok"]
-    assert time.monotonic() < began_s + 0.4
+    assert sum(one.is_alive() for one in wrong) >= 3, "nobody waited for these"
     for one in wrong:
         one.join()
     assert time.monotonic() > began_s + 5 * 0.4, "one after the other"

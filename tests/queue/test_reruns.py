@@ -103,6 +103,8 @@ def test_retention_that_saw_the_job_complete_removes_nothing_of_the_new_run(harn
     assert harness.do(retention.trim, job, keep=0, at_most=100) == 0
     assert harness.do(retention.remove_events, (job,), before_s=9e9, at_most=100) == 0
     assert harness.everything() == before
+    harness.record_completion(job, 3, exit_code=3, may_retry=False)
+    assert harness.do(retention.trim, job, keep=0, at_most=100, before_s=harness.now_s) == 0
 
 
 def test_after_a_restored_backup_no_attempt_number_of_the_storage_is_given_again(harness: QueueHarness) -> None:
@@ -112,6 +114,14 @@ def test_after_a_restored_backup_no_attempt_number_of_the_storage_is_given_again
     assert (row.attempt, row.digest) == (2, digest(99))
     harness.rerun(job)
     assert harness.claim_one(harness.agent("third")).attempt == 6
+
+
+def test_after_a_restored_backup_a_success_of_a_later_rerun_counts(harness: QueueHarness) -> None:
+    job = failed(harness)
+    assert recover(harness, result(job, 3)).ended == 1
+    assert harness.detail(job).job.outcome is Outcome.SUCCEEDED
+    (row,) = harness.look(queries.results, Path("/storage"), job=job)
+    assert (row.attempt, row.digest) == (3, digest(99))
 
 
 def test_with_other_memory_and_image_the_job_has_a_new_spec_and_lane(harness: QueueHarness) -> None:

@@ -153,7 +153,8 @@ def _receive(chunks: Iterator[bytes], folder: Path, wanted: _Record) -> Fetched:
             if adds:
                 _add(new, folder, modes)
         if before is not None and not adds:
-            folder.rename(f"{folder}.attempt-{before.attempt}")
+            ends = (f".attempt-{before.attempt}{more}" for more in ("", *(f"-{number}" for number in range(2, 100))))
+            folder.rename(next(f"{folder}{end}" for end in ends if not os.path.lexists(f"{folder}{end}")))
         try:
             if not adds:
                 os.rename("new", place.name, src_dir_fd=stage, dst_dir_fd=parent)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from gleaner.agent.system import openat
 
@@ -42,7 +42,8 @@ def remove_stages(parent: int, job: int) -> None:
 def remove_stage(parent: int, name: str) -> None:
     """Remove the folder of a try, as far as this account may."""
     with suppress(OSError):
-        os.chmod(name, 0o700, dir_fd=parent)
+        with openat.closing_fd(os.open(name, os.O_PATH | openat.FOLDER, dir_fd=parent)) as found:
+            Path(f"/proc/self/fd/{found}").chmod(0o700)  # not by its name, which can be a link now
         with openat.walk(parent, (name,)) as folder:
             openat.empty(folder)
         os.rmdir(name, dir_fd=parent)

@@ -15,7 +15,7 @@ from gleaner.control.api.problems import documented
 from gleaner.control.models.campaigns import MAX_CAMPAIGN, CampaignDetail, CampaignList, CampaignStatus
 from gleaner.control.models.jobs import CampaignRerun, Priority, Submitted
 from gleaner.control.models.outputs import ResultRow
-from gleaner.control.models.searches import CampaignFilter, JobFilter
+from gleaner.control.models.searches import CampaignFilter
 from gleaner.control.queue import campaign_figures, jobs, queries, reruns, retention, searches
 
 router = APIRouter(tags=["campaigns"])
@@ -116,8 +116,7 @@ def rerun_campaign(
     wanted = change or CampaignRerun()
     with caller.writing() as db:
         _check_may_change(caller, db, campaign)
-        (row,) = searches.job_page(db, JobFilter(campaign=campaign, limit=1)).jobs
-        rules = rerun_rules(caller, wanted, db, row.id)
+        rules = rerun_rules(caller, wanted, db, queries.first_job(db, campaign))
         again = reruns.rerun_campaign(db, campaign, wanted, rules=rules, by=caller.name, now_s=caller.now_s)
         return Submitted(campaign=campaign, jobs=tuple(again))
 

@@ -156,8 +156,9 @@ def _act(verb: str, jobs: Sequence[int] | None, campaign: int | None, *, as_json
         }[verb]
         if campaign is not None:
             return Answer(together(campaign), as_json)
-        look = (lambda job: control.job(job).job) if verb == "cancel" else None
-        return one_by_one(jobs or (), alone, as_json=as_json, look=look)
+        if verb == "cancel":
+            return one_by_one(jobs or (), alone, as_json=as_json, look=lambda job: control.job(job).job)
+        return one_by_one(jobs or (), alone, as_json=as_json)
 
 
 def one_by_one(

@@ -5,6 +5,7 @@ show` asks for its causes and its use.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import Connection, RowMapping, and_, case, func, select
 
@@ -46,9 +47,16 @@ def _campaign_row(row: RowMapping, sums: RowMapping, *, now_s: float, keep_s: fl
     counts = {name: int(sums[name]) for name in COUNTED}
     unfinished = counts["new"] + counts["running"] + counts["saved"]
     ended, recently = counts["succeeded"] + counts["failed"], int(sums["recent"])
-    seen = {"submitted_s": row["submitted_s"], "unfinished": unfinished, "held": counts["held"], "now_s": now_s}
+    expected = expected_end(
+        submitted_s=row["submitted_s"],
+        unfinished=unfinished,
+        held=counts["held"],
+        ended=ended,
+        ended_recently=recently,
+        now_s=now_s,
+    )
     more = {
-        "expected": expected_end(**seen, ended=ended, ended_recently=recently),
+        "expected": expected,
         "ended_s": None if unfinished else sums["ended_s"],
         "result_bytes": int(sums["result_bytes"] or 0),
         "kept_until_s": None if keep_s is None or sums["first_s"] is None else sums["first_s"] + keep_s,
@@ -65,7 +73,7 @@ def campaign_detail(db: Connection, campaign: int, *, now_s: float, keep_s: floa
     ends = select(JOB.c.index, JOB.c.parameters, SPEC.c.document).join(SPEC, SPEC.c.id == JOB.c.spec).where(mine)
     first, last = (db.execute(ends.order_by(by).limit(1)).one() for by in (JOB.c.index, JOB.c.index.desc()))
     lost = select(func.count()).select_from(ATTEMPT.join(JOB, JOB.c.id == ATTEMPT.c.job)).where(mine, IS_LOST)
-    more = {
+    more: dict[str, Any] = {
         "spec": first.document,
         "first_job": {"index": str(first[0]), **(first.parameters or {})},
         "last_job": {"index": str(last[0]), **(last.parameters or {})},

@@ -132,6 +132,12 @@ def stored_ids(db: Connection) -> frozenset[str]:
     return frozenset(db.execute(select(STORED_IMAGE.c.image_id)).scalars())
 
 
+def is_stored(db: Connection, image_id: str) -> bool:
+    """Return True if the image is stored. It stays until the transaction has ended."""
+    one = select(STORED_IMAGE.c.image_id).where(STORED_IMAGE.c.image_id == image_id)
+    return db.execute(one.with_for_update(read=True)).first() is not None
+
+
 def put(db: Connection, pushed: ImageRow, *, digest: str) -> None:
     """Name an image that was stored with this digest in its group. The name no longer refers to the previous image."""
     if not db.execute(
@@ -179,7 +185,9 @@ def _forget_unneeded(db: Connection) -> None:
         .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
         .where(quota_checks.UNENDED, SPEC.c.image_id == STORED_IMAGE.c.image_id)
     )
-    db.execute(delete(STORED_IMAGE).where(~is_named, ~is_used))
+    unneeded = select(STORED_IMAGE.c.image_id).where(~is_named, ~is_used).with_for_update()
+    some = db.execute(unneeded).scalars().all()  # locked first, so that the second look sees what a rerun has done
+    db.execute(delete(STORED_IMAGE).where(STORED_IMAGE.c.image_id.in_(some), ~is_named, ~is_used))
 
 
 def _is(group: str, name: str) -> ColumnElement[bool]:

@@ -258,6 +258,11 @@ def results(db: Connection, storage: Path, *, job: int = 0, campaign: int = 0, a
     return tuple(ResultRow(**row, storage=str(storage)) for row in rows)
 
 
+def first_job(db: Connection, campaign: int) -> int:
+    """Return the first job of a campaign."""
+    return db.execute(select(func.min(JOB.c.id)).where(JOB.c.campaign == campaign)).scalar_one()
+
+
 def campaign_owner(db: Connection, campaign: int) -> tuple[str, str]:
     """Return the campaign's group and its submitter, which is "" if it is unknown. Raises `NotFound`."""
     wanted = select(CAMPAIGN.c.group, CAMPAIGN.c.submitter).where(CAMPAIGN.c.id == campaign)

@@ -19,8 +19,8 @@ from gleaner.control.models.jobs import Ending
 from gleaner.control.queue import attempt_reports, attempts, compatibility, jobs
 from gleaner.control.queue.errors import QueueError
 from gleaner.control.queue.tables import AGENT, EVENT, JOB, WEB_SESSION, Phase
-from gleaner.control.queue.transitions import lock, record, take
-from gleaner.control.states import Outcome, State
+from gleaner.control.queue.transitions import lock, make_for_all, record, take
+from gleaner.control.states import Outcome, State, Transition
 
 PUT_BACK = "put back"
 """The name of the event of each job that was unended in the backup."""
@@ -59,8 +59,8 @@ class Recovered:
 
 
 def unfinished_attempts(db: Connection) -> Mapping[int, int]:
-    """Return the latest attempt of each unended job."""
-    rows = db.execute(select(JOB.c.id, JOB.c.attempt).where(JOB.c.state != State.COMPLETE))
+    """Return the latest attempt of each job that has not succeeded."""
+    rows = db.execute(select(JOB.c.id, JOB.c.attempt).where(JOB.c.outcome.is_distinct_from(Outcome.SUCCEEDED)))
     return {row.id: row.attempt for row in rows}
 
 
@@ -75,7 +75,7 @@ def recover(db: Connection, found: Iterable[Found], *, stored_jobs: Mapping[int,
         by_job.setdefault(one.job, []).append(one)
     known = set(db.execute(select(JOB.c.id)).scalars())
     ended = went_on = 0
-    open_jobs = sorted(unfinished_attempts(db))
+    open_jobs = db.execute(select(JOB.c.id).where(JOB.c.state != State.COMPLETE).order_by(JOB.c.id)).scalars().all()
     for job in open_jobs:
         ended_now, went_on_now = _try_to_let_count(db, job, by_job.get(job, []), now_s=now_s)
         ended, went_on = ended + ended_now, went_on + went_on_now
@@ -83,7 +83,11 @@ def recover(db: Connection, found: Iterable[Found], *, stored_jobs: Mapping[int,
             _end_attempts(db, lock(db, job), by_job.get(job, []), now_s=now_s)
     for row in db.execute(select(JOB.c.id, JOB.c.attempt).where(JOB.c.outcome != Outcome.SUCCEEDED)).all():
         latest = stored_jobs.get(row.id, 0)
-        if latest > row.attempt:  # it was run again after the backup, and can be once more
+        results = [one for one in by_job.get(row.id, []) if one.exit_code == 0 and one.attempt > row.attempt]
+        if results:  # it was run again after the backup, and has succeeded
+            make_for_all(db, JOB.c.id == row.id, Transition.RERUN, now_s=now_s, detail=PUT_BACK)
+            ended += _try_to_let_count(db, row.id, results, now_s=now_s)[0]
+        elif latest > row.attempt:  # it was run again after the backup, and can be once more
             db.execute(update(JOB).where(JOB.c.id == row.id).values(attempt=latest))
     _set_next_job(db, max((*known, *stored_jobs), default=0))
     # An agent gets no job before its next heartbeat, which tells it to drop its jobs. Otherwise it could get a job with

@@ -18,6 +18,7 @@ from gleaner.control.queue import attempts, campaign_rules, images, inputs, jobs
 from gleaner.control.queue.database import allow_whole_campaign
 from gleaner.control.queue.errors import Conflict, NotFound
 from gleaner.control.queue.jobs import SubmissionRules, accepted, add_spec
+from gleaner.control.queue.queries import IS_REMOVED
 from gleaner.control.queue.tables import CAMPAIGN, JOB, LANE, SPEC, LaneWish
 from gleaner.control.queue.transitions import lock, make_for_all
 from gleaner.control.states import Outcome, Transition
@@ -48,7 +49,7 @@ def rerun_campaign(
     campaign_rules.lock(db, campaign)
     allow_whole_campaign(db)
     mine = _JOBS.where(JOB.c.campaign == campaign)
-    which = JOB.c.outcome == Outcome.FAILED if change.only is None else _ENDED_BADLY
+    which = and_(JOB.c.outcome == Outcome.FAILED, ~IS_REMOVED) if change.only is None else _ENDED_BADLY
     rows = db.execute(mine.where(which).with_for_update()).all()
     if change.only is None and not rows:
         raise Conflict(f"campaign {campaign} has no failed job, so nothing runs again")
@@ -106,7 +107,7 @@ def _spec(
     row = db.execute(select(SPEC).where(SPEC.c.id == spec)).one()
     document: JobSpec = row.document
     taken = inputs.take_again(db, group, row.inputs, now_s=now_s)
-    if change.image is None and row.image_id is not None and row.image_id not in images.stored_ids(db):
+    if change.image is None and row.image_id is not None and not images.is_stored(db, row.image_id):
         raise Conflict(f"the image {document.image} of the first run was removed: name one with --image")
     wanted = change.model_dump(include={"image", "memory_mib"}, exclude_none=True)
     if not wanted and taken == row.inputs:

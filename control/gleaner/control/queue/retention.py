@@ -10,6 +10,7 @@ Lines are removed from the beginning of a job's log, in the order in which `logs
 transaction records in `TRIMMED` which lines are gone, so that the numbers of the remaining lines stay correct.
 """
 
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +26,16 @@ from sqlalchemy.sql import ColumnElement
 from gleaner.control.models.outputs import DeliveryPhase
 from gleaner.control.models.tokens import Role
 from gleaner.control.models.uploads import KEEP_UPLOADS_S
-from gleaner.control.queue import decisions, drains, node_history, regular_delays, tokens, uploads, web_sessions
+from gleaner.control.queue import (
+    campaign_rules,
+    decisions,
+    drains,
+    node_history,
+    regular_delays,
+    tokens,
+    uploads,
+    web_sessions,
+)
 from gleaner.control.queue.database import allow_whole_campaign, snapshot
 from gleaner.control.queue.errors import Conflict
 from gleaner.control.queue.logs import forget_size, record_trim
@@ -155,7 +165,7 @@ def _removals(engine: Engine, writing: Writing, settings: Settings, now_s: float
                 rows = remove_results(db, JOB.c.id.in_(jobs.spent) & (JOB.c.ended_s < spent_s))
             yield "results", rows
         yield from _trimmed(writing, jobs.long, keep=lines)
-        yield from _trimmed(writing, jobs.old, keep=0)
+        yield from _trimmed(writing, jobs.old, keep=0, before_s=before_s)
         for one in jobs.crowded:
             yield from _in_batches(writing, "events", partial(remove_surplus_events, job=one, at_most=REMOVED))
         if jobs.old:
@@ -172,14 +182,16 @@ def _in_batches(writing: Writing, what: str, remove: Callable[[Connection], int]
         yield what, rows
 
 
-def _trimmed(writing: Writing, jobs: Sequence[int], *, keep: int) -> Iterator[tuple[str, int]]:
+def _trimmed(
+    writing: Writing, jobs: Sequence[int], *, keep: int, before_s: float = math.inf
+) -> Iterator[tuple[str, int]]:
     for start in range(0, len(jobs), TRIMMED_JOBS):
         todo = deque(jobs[start : start + TRIMMED_JOBS])
         while todo:
             room = REMOVED
             with writing() as db:
                 while todo and room:
-                    rows = trim(db, todo[0], keep=keep, at_most=room)
+                    rows = trim(db, todo[0], keep=keep, at_most=room, before_s=before_s)
                     room -= rows
                     if not rows:
                         todo.popleft()
@@ -195,8 +207,7 @@ def look_at_agents(db: Connection, *, after: str, before_s: float, limit: int) -
 
 def look_at_jobs(db: Connection, *, after: int, before_s: float, spent_s: float, lines: int, limit: int) -> SeenJobs:
     """Return the next jobs after that id."""
-    ended = and_(JOB.c.state == State.COMPLETE, JOB.c.ended_s < before_s) | IS_REMOVED
-    found = case((ended, case((_HAS_HISTORY, "old"), else_="")), (_lines_written > lines, "long"), else_="")
+    found = case((_is_old(before_s), case((_HAS_HISTORY, "old"), else_="")), (_lines_written > lines, "long"), else_="")
     spent = and_(JOB.c.output_bytes.is_not(None), JOB.c.ended_s < spent_s).label("spent")
     some = select(JOB.c.id, found.label("found"), _HAS_SURPLUS.label("crowded"), spent).where(JOB.c.id > after)
     rows = db.execute(some.order_by(JOB.c.id).limit(limit)).all()
@@ -228,6 +239,7 @@ def remove_job(db: Connection, job: int) -> None:
 
 def remove_campaign(db: Connection, campaign: int) -> None:
     """Remove all jobs of a campaign in the same way. One that cannot be removed keeps all others."""
+    campaign_rules.lock(db, campaign)
     allow_whole_campaign(db)
     _remove_jobs(db, JOB.c.campaign == campaign)
 
@@ -253,9 +265,14 @@ def remove_agents(db: Connection, names: Sequence[str], *, before_s: float) -> i
 
 def remove_events(db: Connection, jobs: Sequence[int], *, before_s: float, at_most: int) -> int:
     """Remove events of those of these jobs that ended before that time and do not run again. Return how many."""
-    some = select(EVENT.c.id).join(JOB, JOB.c.id == EVENT.c.job).where(JOB.c.id.in_(jobs), JOB.c.ended_s < before_s)
+    some = select(EVENT.c.id).join(JOB, JOB.c.id == EVENT.c.job).where(JOB.c.id.in_(jobs), _is_old(before_s))
     some = some.limit(at_most)
     return db.execute(delete(EVENT).where(EVENT.c.id.in_(some))).rowcount
+
+
+def _is_old(before_s: float) -> ColumnElement[bool]:
+    """Return the condition that a job ended before that time and was not run again, or that it was removed."""
+    return and_(JOB.c.state == State.COMPLETE, JOB.c.ended_s < before_s) | IS_REMOVED
 
 
 def remove_surplus_events(db: Connection, job: int, *, at_most: int) -> int:
@@ -267,14 +284,14 @@ def remove_surplus_events(db: Connection, job: int, *, at_most: int) -> int:
     return db.execute(delete(EVENT).where(EVENT.c.id.in_(some))).rowcount
 
 
-def trim(db: Connection, job: int, *, keep: int, at_most: int) -> int:
+def trim(db: Connection, job: int, *, keep: int, at_most: int, before_s: float = math.inf) -> int:
     """Remove the oldest lines of the job's log until `keep` lines remain. Return how many were removed.
 
-    All lines are removed only if the job has not been run again meanwhile.
+    All lines are removed only if the job ended before that time and was not run again, or if it was removed.
     """
     spans = select(ATTEMPT.c.attempt, _LOWEST.label("low"), _HIGHEST.label("high")).where(ATTEMPT.c.job == job)
     if not keep:
-        spans = spans.join(JOB, JOB.c.id == ATTEMPT.c.job).where(JOB.c.state == State.COMPLETE)
+        spans = spans.join(JOB, JOB.c.id == ATTEMPT.c.job).where(_is_old(before_s))
     found = [row for row in db.execute(spans.order_by(ATTEMPT.c.attempt)) if row.low is not None]
     excess = sum(row.high - row.low + 1 for row in found) - keep
     if excess <= 0:

@@ -198,7 +198,7 @@ def refuse(db: Connection, job: int, transition: Transition, attempt: int | None
 
 
 @cache
-def _guarded(transition: Transition, facts: tuple[str, ...], is_report: bool) -> ReturningUpdate[Any]:
+def _guarded(transition: Transition, facts: tuple[str, ...], is_report: bool) -> ReturningUpdate[Any, bool]:
     guards: list[ColumnElement[bool]] = [JOB.c.id == bindparam("job_"), _from(transition)]
     if is_report:
         runs = literal_column(f"job.state = '{State.RUNNING}'", Boolean)
@@ -219,7 +219,8 @@ def _facts(transition: Transition, facts: tuple[str, ...]) -> dict[str, Any]:
         values |= {"from_attempt": null(), "from_number": null()}
         values.setdefault("lane", LANE_OF_NEW)
     if transition is Transition.RERUN:
-        values |= dict.fromkeys(("outcome", "exit_code", "ended_s", "output_digest", "output_bytes"), null())
+        ended = ("outcome", "exit_code", "ended_s", "output_digest", "output_bytes", "removed_attempt")
+        values |= dict.fromkeys(ended, null())
         values |= {"failures": 0, "sound_attempt": JOB.c.attempt, "earlier_attempts": JOB.c.attempt}
     if transition.target is State.COMPLETE:
         values |= {"ended_s": bindparam("now_"), "held": false(), "hold_reason": null()}
