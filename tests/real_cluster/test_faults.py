@@ -1,7 +1,6 @@
 """Nothing is lost, whatever dies; and a dead agent leaves nothing on its node."""
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -45,28 +44,6 @@ def test_control_killed_and_restarted_in_mid_campaign_loses_nothing(one_round: N
     assert all(cluster_harness.job(job)["job"]["outcome"] == "succeeded" for job in jobs)
     endings = [[attempt["ending"] for attempt in cluster_harness.job(job)["attempts"]] for job in jobs]
     assert endings == [["succeeded"]] * 3, "a live attempt was taken for dead"
-
-
-@pytest.mark.extended
-@pytest.mark.parametrize("after_s", [0.2, 0.5, 1.0])
-def test_control_killed_in_the_middle_of_a_rerun_runs_all_its_jobs_again_or_none(quiet: None, after_s: float) -> None:
-    words = ("--group", "physics", "--image", cluster_harness.PI, "--name", "again", "--hold", "--array", "1-5000")
-    campaign = str(cluster.glean("submit", *words, after=("true",))["campaign"])
-    cluster.glean("cancel", "--campaign", campaign)
-    rerun = ("rerun", "--campaign", campaign, "--only", "1-5000")
-    with ThreadPoolExecutor(1) as threads:
-        asked = threads.submit(cluster.glean, *rerun)
-        time.sleep(after_s)  # no event tells when control writes
-        cluster.kill_control()
-        asked.exception()  # its answer may be lost
-    cluster.until("control to lead again", cluster.is_leading, timeout_s=60)
-    status = cluster.glean("status", "--campaign", campaign)
-    ended = status["cancelled"]
-    assert ended in {0, 5000}
-    if ended:
-        assert len(cluster.glean(*rerun)["jobs"]) == 5000
-    cluster.glean("cancel", "--campaign", campaign)
-    assert cluster.glean("status", "--campaign", campaign)["cancelled"] == 5000
 
 
 @pytest.mark.extended
