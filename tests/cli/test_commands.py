@@ -72,10 +72,11 @@ def test_a_campaign_file_becomes_a_run_an_index(harness: CliHarness) -> None:
 
 
 def test_an_array_option_makes_a_campaign_too(harness: CliHarness) -> None:
-    out = harness.good("submit", "--image", "a", "--array", "1,5-7", "--hold", "--json", "--", "run", "{index}")
+    out = harness.good("submit", "--image", "a", "--array", "1,5-7%2", "--hold", "--json", "--", "run", "{index}")
     said = json.loads(out)
     assert len(said["jobs"]) == 4
-    assert json.loads(harness.good("campaign", "show", str(said["campaign"]), "--json"))["held"] == 4
+    shown = json.loads(harness.good("campaign", "show", str(said["campaign"]), "--json"))
+    assert (shown["held"], shown["max_running"]) == (4, 2)
 
 
 @pytest.mark.parametrize(

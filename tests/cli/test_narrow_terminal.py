@@ -4,14 +4,14 @@ import io
 import re
 
 import pytest
+from tests.cli.test_any_answer import AGENT, JOB
+from tests.cli.test_golden import ROW
 
 from gleaner.control.cli import campaigns, render
 from gleaner.control.cli.output import Answer
-from gleaner.control.models.agents import AgentRow, Phase
+from gleaner.control.models.agents import AgentRow
 from gleaner.control.models.campaigns import CampaignList, CampaignRow
 from gleaner.control.models.jobs import JobList, JobRow, Submitted
-from gleaner.control.policy.expected_end import ExpectedEnd
-from gleaner.control.states import State
 
 REASON = "its lease has ended: no heartbeat for 180 s, so its jobs were returned; see the agents' logs on the storage "
 
@@ -24,39 +24,13 @@ class Terminal(io.StringIO):
 
 
 def job(number: int) -> JobRow:
-    return JobRow.model_construct(
-        ended_s=None,
-        id=number,
-        name="zmumu-production",
-        group="atlas-higgs",
-        campaign=12,
-        index=number,
-        state=State.RUNNING,
-        outcome=None,
-        exit_code=None,
-        held=False,
-        priority=0,
-        cpus=4,
-        memory_mib=4096,
-        attempt=3,
-        node="node-0123",
-        submitted_s=1_700_000_000.0,
-    )
+    mine = {"id": number, "index": number, "campaign": 12, "name": "zmumu-production", "node": "node-0123"}
+    return JobRow.model_validate(JOB | mine | {"group": "atlas-higgs", "state": "Running"})
 
 
 def agent() -> AgentRow:
-    return AgentRow.model_construct(
-        name="gleaner-5f3a9c27-0000000012",
-        node="node-0123",
-        phase=Phase.ENDED,
-        scheduler_id="123456",
-        end_s=1_700_003_600.0,
-        submitted_s=1_700_000_000.0,
-        registered_s=1_700_000_010.0,
-        ended_s=1_700_003_500.0,
-        jobs=(1, 2, 3),
-        reason=REASON,
-    )
+    mine = {"name": "gleaner-5f3a9c27-0000000012", "node": "node-0123", "phase": "ended", "scheduler_id": "123456"}
+    return AgentRow.model_validate(AGENT | mine | {"ended_s": 1.7e9, "jobs": [1, 2, 3], "reason": REASON})
 
 
 def shown(
@@ -102,11 +76,7 @@ def test_agents_are_readable_and_their_reasons_are_folded(
 def test_campaigns_are_readable_and_a_date_stands_there_only_if_results_have_one(
     columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counts = {"new": 1000, "running": 64, "saved": 12, "succeeded": 90_000, "failed": 7, "cancelled": 1, "held": 3}
-    end = ExpectedEnd(100, 21_600, 16.7, 1.7e9, 1.71e9)
-    row = CampaignRow(
-        id=12, name="zmumu-production", group="a", submitter="alice", submitted_s=1.6e9, expected=end, **counts
-    )
+    row = CampaignRow.model_validate(ROW | {"name": "zmumu-production", "succeeded": 90_000, "new": 1000})
     for kept, has_date in ((None, False), (1.8e9, columns == 200)):
         found = CampaignList(campaigns=(row.model_copy(update={"kept_until_s": kept}),), total=1)
         lines, said = shown(tuple(campaigns.listed(found)), columns, capsys, monkeypatch)

@@ -164,18 +164,10 @@ def test_agents_longer_than_what_is_measured_are_remarked(glean: Glean) -> None:
         (("trace.swf", "--scheduler", "best"), "Invalid value for '--scheduler': 'best' is not one of 'fcfs', 'easy'"),
         (("trace.swf", "--agents", "9" * 400), "--agents': expected a time of at most 15 digits, found '9999"),
         (("trace.swf", "--set", "workload.until_s=nan"), "--set workload.until_s must be a finite number"),
-        (
-            ("trace.swf", "--set", "until_s=1"),
-            "--set: expected KEY=VALUE, such as agents.margin_s=10s, found 'until_s=1'",
-        ),
         (("trace.swf", "--set", "measure.begin_s"), "--set: expected KEY=VALUE, such as agents.margin_s=10s, found"),
         (
             ("trace.swf", "--set", "workload.conventions.past=raised"),
             "--set workload.conventions.past: unknown key 'past'; allowed here: past_limit, size,",
-        ),
-        (
-            ("trace.swf", "--set", "workload.conventions.ties=order"),
-            "--set workload.conventions.ties must be 'number' or 'file', found 'order'",
         ),
         (("trace.swf", "--nodes", "2", "--set", "machine.nodes.all=3"), "--nodes must be a valid integer"),
         (
@@ -188,10 +180,6 @@ def test_agents_longer_than_what_is_measured_are_remarked(glean: Glean) -> None:
             "user '9.b' has no job in trace.swf; there are: 1, 2, 3",
         ),
         (("trace.swf", "--scheduler", "omfs"), "omfs needs entitlements: --set scheduler.omfs.percent.GROUP=PERCENT"),
-        (
-            ("trace.swf", "--set", "scheduler.omfs.percent.1=many"),
-            "--set scheduler.omfs.percent.1 must be a valid number",
-        ),
         (
             ("trace.swf", "--set", "scheduler.omfs.percent.1=60", "--set", "scheduler.omfs.percent.2=41"),
             "entitlements are 101 % in sum",

@@ -1,7 +1,8 @@
 """Reruns: what failed or was cancelled runs again as if it were new, once, and within all rules."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -81,30 +82,22 @@ def test_a_late_report_of_an_earlier_attempt_changes_nothing(harness: QueueHarne
     assert harness.record_heartbeat("first", (job, 1)).orders == ("drop",)
 
 
-def test_garbage_collection_spares_what_the_new_run_writes(harness: QueueHarness) -> None:
+def test_what_cleans_up_and_saw_the_job_complete_spares_what_the_new_run_writes(harness: QueueHarness) -> None:
     job = failed(harness)
     before = harness.look(queries.archives_to_keep, [job])[job]
     harness.rerun(job)
     harness.claim_one(harness.agent("third"))
     harness.record_checkpoint(job, 3)
+    harness.log(job, 3, 0, "a line")
+    assert harness.do(retention.trim, job, keep=0, at_most=100) == 0
+    assert harness.do(retention.remove_events, (job,), before_s=9e9, at_most=100) == 0
     after = harness.look(queries.archives_to_keep, [job])[job]
     old, new = JobArchive("", job, 1, 1), JobArchive("", job, 3, 1)
     assert [is_garbage(one, kept) for kept in (before, after) for one in (old, new)] == [True, False, True, False]
     harness.record_return(job, 3, ReturnReason.CHECKPOINT_BROKEN)
     assert harness.named(job) == {(3, 1)}, "nothing of an earlier run is continued"
-
-
-def test_retention_that_saw_the_job_complete_removes_nothing_of_the_new_run(harness: QueueHarness) -> None:
-    job = failed(harness)
-    harness.rerun(job)
-    harness.claim_one(harness.agent("third"))
-    harness.log(job, 3, 0, "a line")
-    before = harness.everything()
-    assert harness.do(retention.trim, job, keep=0, at_most=100) == 0
-    assert harness.do(retention.remove_events, (job,), before_s=9e9, at_most=100) == 0
-    assert harness.everything() == before
-    harness.record_completion(job, 3, exit_code=3, may_retry=False)
-    assert harness.do(retention.trim, job, keep=0, at_most=100, before_s=harness.now_s) == 0
+    harness.do(jobs.cancel, job, by="alice", now_s=harness.now_s)
+    assert harness.do(retention.trim, job, keep=0, at_most=100, before_s=harness.now_s) == 0, "its end is not old"
 
 
 def test_after_a_restored_backup_no_attempt_number_of_the_storage_is_given_again(harness: QueueHarness) -> None:
@@ -207,25 +200,20 @@ def test_of_two_users_who_run_a_campaign_again_at_once_one_is_told_that_nothing_
     campaign.claim()
     for place in range(4):
         campaign.end(place, exit_code=1)
-    answers: list[list[int] | str] = []
     start = threading.Barrier(3)
 
-    def at_once(act: Callable[[], list[int] | None]) -> None:
+    def answer(act: Callable[[], Sequence[int] | None]) -> str:
         start.wait()
         try:
-            answers.append(act() or [])
+            return str(act())
         except Conflict as refusal:
-            answers.append(str(refusal))
+            return str(refusal)
 
-    acts: list[Callable[[], list[int] | None]] = [lambda: rerun_campaign(harness, campaign.number)] * 2
+    acts: list[Callable[[], Sequence[int] | None]] = [lambda: rerun_campaign(harness, campaign.number)] * 2
     acts.append(lambda: harness.do(jobs.cancel_campaign, campaign.number, now_s=2.0))
-    threads = [threading.Thread(target=at_once, args=(act,)) for act in acts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-    told = sorted(map(str, answers))
-    assert told == ["[1, 2, 3, 4]", "[]", "campaign 1 has no failed job, so nothing runs again"]
+    with ThreadPoolExecutor(3) as threads:
+        answers = sorted(threads.map(answer, acts))
+    assert answers == ["None", "[1, 2, 3, 4]", "campaign 1 has no failed job, so nothing runs again"]
     with harness.engine.connect() as db:
         events = db.execute(text("SELECT count(*) FROM event WHERE what = 'cancel'")).scalar_one()
         cancelled = db.execute(select(JOB.c.id).where(JOB.c.outcome == Outcome.CANCELLED)).all()

@@ -105,14 +105,8 @@ def test_jobs_are_looked_at_page_by_page(harness: QueueHarness) -> None:
     harness.record_completion(recent, 1)
 
     def look(after: int = 0, **changed: int) -> retention.SeenJobs:
-        asked: dict[str, Any] = {
-            "after": after,
-            "before_s": harness.now_s,
-            "spent_s": 0,
-            "lines": 5,
-            "limit": 10,
-        } | changed
-        return harness.look(retention.look_at_jobs, **asked)
+        asked: dict[str, Any] = {"after": after, "before_s": harness.now_s, "spent_s": 0, "lines": 5, "limit": 10}
+        return harness.look(retention.look_at_jobs, **asked | changed)
 
     assert look() == retention.SeenJobs(silent, old=(complete,), long=(recent, waiting))
     assert look(lines=6) == retention.SeenJobs(silent, old=(complete,), long=())
