@@ -43,7 +43,7 @@ VERBS = (
     LazyVerb("submit", "Submit a job, an array of jobs, or a campaign file.", "submit:submit"),
     LazyVerb("check", "See whether a program can be saved here: run, save, restore it.", "check:check"),
     LazyVerb("list", "List jobs, the oldest first.", "jobs:list_jobs"),
-    LazyVerb("show", "Show a job: why it waits, where it ran, and what happened to it.", "jobs:show"),
+    LazyVerb("show", "Show a job: why it waits, where it ran, what happened to it.", "jobs:show"),
     LazyVerb("why", "Explain why a job waits, with the last decision about it.", "decisions:why"),
     LazyVerb("logs", "Print what a job wrote, over all its slices.", "watching:logs"),
     LazyVerb("hold", "Keep jobs from starting.", "jobs:hold"),

@@ -52,7 +52,7 @@ def status(as_json: AsJson = False) -> Answer:
 
 
 def show(job: Job, as_json: AsJson = False) -> Answer:
-    """Show a job: why it waits, where it ran, and what happened to it."""
+    """Show a job: why it waits, where it ran, what happened to it."""
     with connect() as control:
         return Answer(control.job(job), as_json)
 
