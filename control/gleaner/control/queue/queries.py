@@ -260,7 +260,7 @@ def results(db: Connection, storage: Path, *, job: int = 0, campaign: int = 0, a
 
 def first_job(db: Connection, campaign: int) -> int:
     """Return the first job of a campaign."""
-    return db.execute(select(func.min(JOB.c.id)).where(JOB.c.campaign == campaign)).scalar_one()
+    return int(db.execute(select(func.min(JOB.c.id)).where(JOB.c.campaign == campaign)).scalar_one())
 
 
 def campaign_owner(db: Connection, campaign: int) -> tuple[str, str]:
