@@ -114,7 +114,8 @@ def _wait(campaign: int) -> None:
 
 def _files(fetched: Path, campaign: int, index: int) -> dict[str, bytes]:
     folder = fetched / f"campaign-{campaign}" / f"scan-{index}"
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())} if folder.is_dir() else {}
+    files = sorted(folder.glob("[!.]*"))  # without the record of `glean results`
+    return {path.name: path.read_bytes() for path in files}
 
 
 if __name__ == "__main__":
