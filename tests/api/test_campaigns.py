@@ -60,6 +60,7 @@ def test_whoever_may_cancel_a_job_may_remove_it_and_then_its_result_goes(harness
     assert [row["id"] for row in harness.user.get("/v1/jobs").json()["jobs"]] == [waiting]
     assert remove_archives(harness.state) == [f"jobs/{job}/attempt-1/output"]
     assert detail(harness.user.get(f"/v1/jobs/{job}/output"), 404).startswith(f"job {job} has no output")
+    assert "no failed job" in detail(harness.user.post("/v1/campaigns/1/rerun"), 409)
     code, why = remove(harness, harness.user, f"jobs/{waiting}")
     assert (code, why) == (409, f"job {waiting} cannot be removed: it is New; `glean cancel` ends it")
     assert remove(harness, harness.user, "jobs/99") == (404, "there is no job 99")

@@ -52,7 +52,7 @@ class Fetched:
 
 
 class _Record(BaseModel):
-    """What was fetched into a folder. `only` are the patterns of the files, or () for all files."""
+    """A record of the result that was fetched into a folder. `only` are the patterns of its files, or () for all."""
 
     job: int
     attempt: int
