@@ -49,9 +49,3 @@ def test_bob_is_served_steadily_under_fair_share_alone(comparison: Reproduction)
 def test_a_figure_outside_its_interval_says_so() -> None:
     settings = settings_of("fair_share") | {"seeds": 1, "run_share": [0.2, 0.3]}
     assert any(row.remark.startswith("OUTSIDE") for row in fair_share.run(settings, quick=True).rows)
-
-
-def test_the_same_seed_gives_the_same_figures() -> None:
-    for set_up in SETTINGS.set_ups:
-        assert set_up.kind in (SchedulerKind.PRIORITY, SchedulerKind.SFS)
-        assert fair_share.found(SETTINGS, set_up, 7) == fair_share.found(SETTINGS, set_up, 7)

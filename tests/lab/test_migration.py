@@ -1,8 +1,8 @@
 """Compaction and migration with priorities on eight nodes, against what was published of them."""
 
 import pytest
-from lab.experiments import migration, settings_of
-from lab.experiments.migration import MigrationExperiment, found, submitted
+from lab.experiments import settings_of
+from lab.experiments.migration import MigrationExperiment, found
 
 from gleaner.control.simulation.metrics.node_time import EMPTY, FULL, MIXED
 from gleaner.control.simulation.settings import Migration
@@ -38,22 +38,3 @@ def test_priorities_fill_the_nodes_of_the_higher_priority() -> None:
     shares = found(SETTINGS, Migration.PRIORITIES, 75, 12)
     assert shares.moved[:, FULL].mean() > shares.without[:, FULL].mean() + 5
     assert shares.without[:, EMPTY].mean() < 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("load", [25, 90])
-def test_a_workload_makes_up_the_load_and_is_of_the_mean_size_and_run_time(load: float) -> None:
-    workload = submitted(SETTINGS, load, 1)
-    capacity = SETTINGS.nodes * SETTINGS.cores * SETTINGS.length_s
-    assert workload.processors @ workload.run_s / capacity == pytest.approx(load / 100, rel=0.05)
-    assert workload.processors.mean() == pytest.approx(SETTINGS.mean_cores, rel=0.15)
-    assert workload.run_s.mean() == pytest.approx(SETTINGS.mean_run_s, rel=0.15)
-    assert workload.submit_s.max() < SETTINGS.length_s
-
-
-@pytest.mark.slow
-def test_the_same_settings_give_the_same_table() -> None:
-    small = settings_of("migration") | {"seeds": 2, "variant_seeds": 1, "hours": 6}
-    first, again = (migration.run(small, quick=True) for _ in range(2))
-    assert first == again
-    assert len({row.what for row in first.rows}) == len(first.rows)

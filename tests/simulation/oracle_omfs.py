@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+from tests.simulation.oracle import workload_of
 
 from gleaner.control.policy.entitlements import OwnerCpus, choose_victims
 from gleaner.control.policy.entitlements_view import EntitlementRules, RunningJob
@@ -285,16 +286,9 @@ def replayed(
 def as_workload(jobs: Sequence[Job], groups: Sequence[str] = ()) -> Workload:
     """The same jobs, as the simulator takes them."""
     groups = tuple(sorted({*groups, *(job.owner for job in jobs)}))
-    run_s = np.array([job.run_s for job in jobs], dtype=float)
-    return Workload(
-        name="a test",
-        job=np.arange(1, len(jobs) + 1),
-        submit_s=np.array([job.submit_s for job in jobs], dtype=float),
-        run_s=run_s,
-        limit_s=run_s,
-        processors=np.array([job.units for job in jobs], dtype=np.int64),
+    return replace(
+        workload_of(((job.submit_s, job.run_s, job.run_s, job.units) for job in jobs), "a test"),
         memory_mib=np.array([job.memory_mib for job in jobs], dtype=float),
-        user=np.zeros(len(jobs), np.int32),
         group=np.array([groups.index(job.owner) for job in jobs], dtype=np.int32),
         job_class=np.array([job.kind for job in jobs], np.int8),
         groups=groups,

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
+from tests.simulation.oracle import workload_of
 
 from gleaner.control.simulation.model import Workload
 
@@ -149,16 +150,5 @@ def replayed(
 def as_workload(jobs: Sequence[Job]) -> Workload:
     """The same jobs, as the simulator takes them."""
     users = tuple(sorted({job.user for job in jobs}))
-    return Workload(
-        name="a test",
-        job=np.arange(1, len(jobs) + 1),
-        submit_s=np.array([job.submit_s for job in jobs], dtype=float),
-        run_s=np.array([job.run_s for job in jobs], dtype=float),
-        limit_s=np.array([job.limit_s for job in jobs], dtype=float),
-        processors=np.array([job.units for job in jobs], dtype=np.int64),
-        memory_mib=np.zeros(len(jobs)),
-        user=np.array([users.index(job.user) for job in jobs], dtype=np.int32),
-        group=np.zeros(len(jobs), np.int32),
-        job_class=np.zeros(len(jobs), np.int8),
-        users=users,
-    )
+    workload = workload_of(((job.submit_s, job.run_s, job.limit_s, job.units) for job in jobs), "a test")
+    return replace(workload, user=np.array([users.index(job.user) for job in jobs], np.int32), users=users)

@@ -62,25 +62,6 @@ def test_synchronised_agents_end_together_and_regular_jobs_wait_for_them() -> No
     assert slices(schedule) == [Slice(0, 8, 7, 1)] * 2
 
 
-@pytest.mark.slow
-@every_kind
-def test_a_replay_goes_on_where_it_was_when_its_log_of_agents_has_outgrown_its_room(kind: str) -> None:
-    schedule = scheduled(kind, workload_of([(0, 5000, 5000, 1)]), 2, length(1, synchronised=False))
-    assert schedule.agents.start_s.tolist() == list(range(5000))
-    assert schedule.agents.end_s.tolist() == list(range(1, 5001))
-    assert schedule.agents.units.tolist() == [1] * 5000
-
-
-def test_a_slice_that_its_costs_eat_computes_nothing() -> None:
-    # 11111ras3333   At 4 job 2 starts, and job 4 overtakes, since job 3 is promised 8, when job 2 will have reached its
-    # 11111ras3333   limit. At 5 the two saved jobs go on; at 7 agents start with new ones, which must be saved at once.
-    # aaas222s3333
-    # aaas444s3333
-    schedule = scheduled("easy", FOUR_JOBS, 4, length(4, **COSTS))
-    assert schedule.start_s.tolist() == [0, 4, 8, 4]
-    assert slices(schedule) == [Slice(0, 4, 3, 1)] * 2 + [Slice(5, 8, 1, 1)] * 2 + [Slice(7, 8, 0, 1)] * 2
-
-
 def test_preempted_agents_are_saved_and_their_nodes_given_to_the_job_that_waits() -> None:
     # 11111.3333444   At 2 an agent is saved for job 2, at 4 the other one for job 4, which might end when job 3 is
     # 11111.3333raa   promised to start, at 7. It might not any more at 5, when the save is over. Job 2 ends early.
@@ -90,18 +71,6 @@ def test_preempted_agents_are_saved_and_their_nodes_given_to_the_job_that_waits(
     assert schedule.start_s.tolist() == [0, 3, 6, 10]
     last = [Slice(10, 13, 2, 0)] * 2 + [Slice(10, 13, 3, 0)]
     assert slices(schedule) == [Slice(0, 3, 2, 1), Slice(0, 5, 4, 1), *last]
-
-
-def test_who_is_vacated_for_more_than_agents_hold_is_saved_with_the_others_that_are_there() -> None:
-    # aass3   At 1 job 2 is due on one node, job 3 a second later on all. An agent is saved for job 2, which starts at 2
-    # aass3   and takes no time; job 3 is owed three nodes then. Two agents are left, so a save takes 2 s, not 3: they
-    # as..3   need not go on to their end at 5.
-    workload = workload_of([(0, 0, 1, 1), (1, 0, 1, 1), (1, 0, 1, 3)])
-    queue = AgentQueueSettings(memory_mib=1)
-    rules = length(5, synchronised=False, preemption=True, save=CostSettings(shared_mib_s=1), queue=queue)
-    schedule = scheduled("conservative", workload, 3, rules)
-    assert schedule.start_s.tolist() == [0, 2, 4]
-    assert slices(schedule) == [Slice(0, 2, 1, 1), Slice(0, 4, 2, 2), Slice(0, 4, 2, 2)]
 
 
 def test_agents_that_end_one_by_one_keep_a_wide_job_waiting() -> None:
@@ -136,19 +105,6 @@ def test_on_faster_nodes_low_priority_jobs_take_less_time(preemption: bool) -> N
     schedule = replay(workload_of([(0, 80, 80, 1)]), machine, SchedulerSettings(), rules)
     assert schedule.agent_jobs_end_s is not None
     assert schedule.agent_jobs_end_s.tolist() == [15]
-
-
-def test_saves_and_restores_share_the_storage_with_those_of_the_same_instant() -> None:
-    nodes = 10
-    busy = workload_of([(0, 30, 30, 1)])
-    shared = CostSettings(constant_s=1, shared_mib_s=10)
-    queue = AgentQueueSettings(memory_mib=2)
-    schedule = scheduled("easy", busy, nodes, length(10, save=shared, restore=shared, queue=queue, margin_s=1))
-    per_save_s = 1 + 9 * 2 / 10
-    parts = schedule.agents
-    assert parts.units.tolist() == [9, 9, 9]
-    assert parts.save_s == pytest.approx(per_save_s + 1)
-    assert parts.restore_s == pytest.approx([0, per_save_s, per_save_s])
 
 
 @st.composite
@@ -213,22 +169,6 @@ def test_it_agrees_with_agents_second_by_second(kind: str, case: tuple[Workload,
 @pytest.mark.slow
 @every_kind
 @without_deadline
-@given(workloads(), some_agents())
-def test_no_more_nodes_are_used_than_there_are(kind: str, case: tuple[Workload, int], rules: AgentSettings) -> None:
-    workload, nodes = case
-    schedule = scheduled(kind, workload, nodes, rules)
-    parts = [schedule.jobs, schedule.agents]
-    instants = np.unique(np.concatenate([part.start_s for part in parts]))
-    for at_s in instants:
-        used = sum(int(part.units[(part.start_s <= at_s) & (at_s < part.end_s)].sum()) for part in parts)
-        assert used <= nodes
-    assert all((part.compute_s >= 0).all() for part in parts)
-    assert not np.isnan(schedule.end_s).any()
-
-
-@pytest.mark.slow
-@every_kind
-@without_deadline
 @given(workloads(least_run_s=1), some_agents(preemption=True, free=True))
 def test_with_free_preemption_no_regular_job_starts_at_another_time(
     kind: str, case: tuple[Workload, int], rules: AgentSettings
@@ -238,79 +178,6 @@ def test_with_free_preemption_no_regular_job_starts_at_another_time(
     workload, nodes = case
     with_agents, alone = scheduled(kind, workload, nodes, rules), scheduled(kind, workload, nodes, None)
     assert with_agents.start_s.tolist() == alone.start_s.tolist()
-
-
-@pytest.mark.slow
-@every_kind
-@without_deadline
-@given(workloads(), some_agents(preemption=False))
-def test_agents_of_a_round_end_at_one_boundary(kind: str, case: tuple[Workload, int], rules: AgentSettings) -> None:
-    workload, nodes = case
-    endless = rules.model_copy(update={"queue": AgentQueueSettings(), "synchronised": True})
-    schedule = scheduled(kind, workload, nodes, endless)
-    stop_s = schedule.end_s.max()
-    ends = schedule.agents.end_s
-    assert np.all((ends % rules.length_s == 0) | (ends == stop_s))
-    assert np.all(np.ceil(ends / rules.length_s) == np.floor(schedule.agents.start_s / rules.length_s) + 1)
-
-
-@without_deadline
-@given(workloads(), some_agents(preemption=False))
-def test_the_first_job_starts_no_later_than_promised_though_agents_come(
-    case: tuple[Workload, int], rules: AgentSettings
-) -> None:
-    """A promise is made from what runs then; agents that come later must not break it."""
-    workload, nodes = case
-    schedule = scheduled("easy", workload, nodes, rules)
-    units = workload.processors
-    for job, submit_s in enumerate(workload.submit_s):
-        is_head = not np.any((workload.submit_s[:job] <= submit_s) & (schedule.start_s[:job] > submit_s))
-        if not is_head or schedule.start_s[job] == submit_s:
-            continue
-        layer = schedule.agents
-        held = [(schedule.start_s, schedule.start_s + workload.limit_s, schedule.end_s, units)]
-        ended = rules.length_s * (layer.start_s // rules.length_s + 1)
-        held += [
-            (
-                layer.start_s,
-                ended if rules.synchronised else layer.start_s + rules.length_s,
-                layer.end_s,
-                layer.units,
-            )
-        ]
-        free = nodes
-        ends: list[tuple[float, int]] = []
-        for start_s, expected_s, end_s, of in held:
-            is_there = (start_s <= submit_s) & (end_s > submit_s)
-            free -= int(of[is_there].sum())
-            ends += zip(expected_s[is_there].tolist(), of[is_there].tolist(), strict=True)
-        for promised_s, of_these in sorted(ends):
-            free += of_these
-            if free >= units[job]:
-                assert schedule.start_s[job] <= promised_s
-                break
-
-
-@pytest.mark.slow
-@without_deadline
-@given(workloads(), some_agents())
-def test_an_endless_queue_and_one_too_long_to_end_are_the_same(
-    case: tuple[Workload, int], rules: AgentSettings
-) -> None:
-    """Two implementations: entries with counts, and places."""
-    workload, nodes = case
-    queue = rules.queue
-    endless = rules.model_copy(update={"queue": AgentQueueSettings(memory_mib=queue.memory_mib)})
-    long = rules.model_copy(update={"queue": AgentQueueSettings(jobs=200, work_s=1e6, memory_mib=queue.memory_mib)})
-    one, other = scheduled("easy", workload, nodes, endless), scheduled("easy", workload, nodes, long)
-    assert one.start_s.tolist() == other.start_s.tolist()
-    assert slices(one) == slices(other)
-
-
-def test_the_same_input_gives_the_same_bytes() -> None:
-    rules = length(8, **COSTS)
-    one, other = (scheduled("easy", FOUR_JOBS, 4, rules).agents for _ in range(2))
-    assert [column.tobytes() for column in one] == [column.tobytes() for column in other]
 
 
 def test_a_log_that_outgrows_its_room_loses_nothing() -> None:

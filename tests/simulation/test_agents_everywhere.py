@@ -1,16 +1,13 @@
 """The rules that agents keep under every scheduler and on every kind of machine."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from tests.simulation.oracle import workload_of
 from tests.simulation.test_agents import some_agents, workloads
 
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.simulation.metrics.measures import Window, measure
 from gleaner.control.simulation.model import Allocation, Machine, NodeClass, Workload, of_nodes
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import (
@@ -71,28 +68,3 @@ def test_without_low_priority_work_agents_change_nothing(
     assert beside.start_s.tobytes() == alone.start_s.tobytes()
     assert beside.end_s.tobytes() == alone.end_s.tobytes()
     assert len(beside.agents) == 0
-
-
-@pytest.mark.slow
-@everywhere
-def test_effective_load_with_agents_is_at_least_that_without_them(name: str) -> None:
-    """Endless queue, fixed window, free saves: as a paired mean over many workloads."""
-    window_s, nodes = 2000, 16
-    rng = np.random.Generator(np.random.PCG64(7))
-    agents = AgentSettings(length_s=100, shortest_slice_s=10)
-    gains: list[float] = []
-    for _ in range(60):
-        jobs = 150
-        run_s = np.ceil(rng.exponential(60, jobs))
-        columns = (np.sort(rng.integers(0, window_s, jobs)), run_s, 2 * run_s, rng.integers(1, nodes // 2, jobs))
-        workload = of_two(workload_of(zip(*(column.tolist() for column in columns), strict=True)))
-        without, beside = (
-            measure(
-                replay(workload, machine_for(name, nodes), SCHEDULERS[name], rules, until_s=window_s),
-                window=Window(0, window_s),
-            ).effective_load
-            for rules in (None, agents)
-        )
-        assert beside <= 1 + 1e-9
-        gains.append(beside - without)
-    assert np.mean(gains) - 3 * np.std(gains) / math.sqrt(len(gains)) > 0

@@ -118,17 +118,6 @@ def test_a_job_starts_when_the_agents_on_its_nodes_are_saved_and_leaves_the_othe
     ]
 
 
-def test_first_come_first_served_lets_no_job_overtake_one_that_waits_for_agents() -> None:
-    # Job 2 prefers one node with room for all of it, the second, whose agent saves from 10 to 15. Job 3 would fit
-    # beside job 1 at once.
-    workload = workload_of([(0, 100, 100, 2), (10, 20, 20, 3), (10, 20, 20, 2)])
-    machine = Machine((NodeClass(2, 4),), Allocation.CORES, prefers_one=True)
-    rules = agents().model_copy(update={"preemption": True})
-    assert replay(workload, machine, scheduler("fcfs"), rules).start_s.tolist() == [0, 15, 15]
-    assert replay(workload, machine, scheduler("easy"), rules).start_s.tolist() == [0, 15, 10]
-    preempted(workload, machine, "fcfs", rules)
-
-
 def preempted(workload: Workload, machine: Machine, kind: str, rules: AgentSettings) -> None:
     """Compare jobs and agents with the readable form, one by one."""
     from gleaner.control.simulation.replay import nodes

@@ -56,51 +56,10 @@ def test_the_first_node_whose_jobs_fit_before_it_is_emptied() -> None:
     assert compaction(nodes, jobs) == (3, [0, 1, 0, 0, 0])
 
 
-def test_the_youngest_job_of_a_node_goes_first() -> None:
-    nodes = [Node(8), Node(8)]
-    jobs = running(nodes, {0: 3}, {1: 1}, {1: 2}, {1: 1})
-    assert compaction(nodes, jobs) == (3, [1, 0])
-
-
-def test_a_job_of_several_nodes_or_that_may_not_be_moved_stays() -> None:
-    nodes = [Node(8), Node(8), Node(8)]
-    jobs = running(nodes, {0: 3}, {1: 1, 2: 1}, {1: 1}, {2: 1})
-    assert compaction(nodes, jobs) == (2, [1, 0, 0])
-    jobs[2].migratable = False
-    assert compaction(nodes, jobs) == (3, [1, 0, 0])
-    jobs[3].migratable = False
-    assert compaction(nodes, jobs)[0] == NOTHING
-
-
-def test_a_job_spreads_over_what_is_idle_only_if_it_may() -> None:
-    nodes = [Node(4), Node(4), Node(4)]
-    jobs = running(nodes, {0: 3}, {1: 3}, {2: 2})
-    assert compaction(nodes, jobs) == (2, [1, 1, 0])
-    assert compaction(nodes, jobs, spreads=False)[0] == NOTHING
-
-
-def test_nothing_is_moved_that_would_not_fit() -> None:
-    nodes = [Node(4), Node(4)]
-    assert compaction(nodes, running(nodes, {0: 3}, {1: 2}))[0] == NOTHING
-
-
 def test_the_largest_job_that_fits_moves_up() -> None:
     nodes = [Node(4, priority=1), Node(4), Node(4), Node(4)]
     jobs = running(nodes, {0: 1}, {1: 2}, {2: 3}, {3: 3}, {1: 1})
     assert priorities(nodes, jobs) == (2, [3, 0, 0, 0])
-
-
-def test_the_highest_priority_is_filled_first_and_from_the_lowest() -> None:
-    nodes = [Node(4, priority=2), Node(4, priority=1), Node(4, priority=0)]
-    jobs = running(nodes, {0: 2}, {1: 2}, {2: 1})
-    assert priorities(nodes, jobs) == (2, [1, 0, 0])
-    jobs[2].migratable = False
-    assert priorities(nodes, jobs) == (1, [2, 0, 0])
-
-
-def test_a_job_that_has_a_node_of_the_priority_already_does_not_move_to_it() -> None:
-    nodes = [Node(4, priority=1), Node(4)]
-    assert priorities(nodes, running(nodes, {0: 1, 1: 1}))[0] == NOTHING
 
 
 @st.composite
@@ -140,43 +99,3 @@ def test_it_agrees_with_the_readable_form(
 ) -> None:
     nodes, jobs = cluster
     assert array(nodes, jobs, spreads=spreads) == as_move(nodes, jobs, readable(nodes, jobs, spreads=spreads))
-
-
-def move(nodes: Sequence[Node], job: Job, taken: Sequence[int]) -> None:
-    for node, cores in job.on.items():
-        node.used -= cores
-    job.on = {node: cores for node, cores in zip(nodes, taken, strict=True) if cores}
-    for node, cores in job.on.items():
-        node.used += cores
-
-
-@given(cluster=clusters(), spreads=st.booleans())
-def test_compaction_ends_and_never_adds_a_partly_used_node(
-    cluster: tuple[list[Node], list[Job]], spreads: bool
-) -> None:
-    nodes, jobs = cluster
-    for _ in range(len(jobs) * len(nodes) + 1):  # each move brings a job to earlier nodes
-        before = sum(node.is_partly_used for node in nodes)
-        job, taken = compaction(nodes, jobs, spreads=spreads)
-        if job == NOTHING:
-            return
-        move(nodes, jobs[job], taken)
-        assert all(0 <= node.used <= node.cores for node in nodes)
-        assert sum(node.is_partly_used for node in nodes) <= before
-    raise AssertionError("it goes on for ever")
-
-
-@given(cluster=clusters(), spreads=st.booleans())
-def test_migration_with_priorities_ends_and_only_ever_moves_up(
-    cluster: tuple[list[Node], list[Job]], spreads: bool
-) -> None:
-    nodes, jobs = cluster
-    for _ in range(2 * len(jobs) + 1):  # there are two priorities to move up to
-        job, taken = priorities(nodes, jobs, spreads=spreads)
-        if job == NOTHING:
-            return
-        was = max(node.priority for node in jobs[job].on)
-        move(nodes, jobs[job], taken)
-        assert all(0 <= node.used <= node.cores for node in nodes)
-        assert min(node.priority for node in jobs[job].on) > was
-    raise AssertionError("it goes on for ever")

@@ -63,11 +63,3 @@ def test_the_cache_is_in_the_users_cache_folder_unless_told_otherwise(folder: Pa
     home = folder / "home"
     assert run(folder, NUMBA_CACHE_DIR="", XDG_CACHE_HOME="", HOME=str(home)) == "2 0"
     assert list((home / ".cache" / "gleaner" / "compiled").rglob("program.loop-*.nbc"))
-
-
-@pytest.mark.slow
-def test_without_a_folder_that_can_be_written_nothing_is_cached(folder: Path) -> None:
-    (folder / "a_file").touch()
-    for _ in range(2):
-        assert run(folder, NUMBA_CACHE_DIR=str(folder / "a_file" / "cache")) == "2 0"
-    assert not list(folder.rglob("*.nb[ci]"))

@@ -1,7 +1,7 @@
 """The figures of a replay: some by hand, and rules that hold for every replay."""
 
-import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from tests.simulation.oracle import workload_of
 
 from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.metrics.measures import Measures, Waits, Window, measure
+from gleaner.control.simulation.metrics.measures import Waits, Window, measure
 from gleaner.control.simulation.metrics.node_time import by_bin, waiting
 from gleaner.control.simulation.model import (
-    Allocation,
     Machine,
     NodeClass,
     Schedule,
@@ -70,12 +69,6 @@ def test_a_schedule_by_hand() -> None:
     assert [(one.smallest, one.largest, one.waits.jobs) for one in found.size_classes] == [(1, 1, 1), (2, 4, 2)]
 
 
-def test_a_wider_window_sees_the_agents_save() -> None:
-    found = measure(by_hand(), window=Window(0, 100))
-    assert found.saving == near(20 / 400)
-    assert found.parts.agents_compute == near(50 / 400)
-
-
 def test_what_a_killed_job_computed_is_lost_and_no_load() -> None:
     workload = workload_of([(0, 30, 30, 1), (90, 10, 10, 1)])
     # Job 1 is killed after 10 s, saved after 5 s of computing out of 12, and ends at 60.
@@ -117,10 +110,21 @@ def test_owners_come_by_what_they_got_and_jain_says_how_even_that_is() -> None:
     assert found.jain_groups is None  # there is but one
 
 
-def test_jobs_that_all_come_at_once_are_measured_to_the_last_end() -> None:
-    found = measure(replay(workload_of([(5, 10, 10, 1), (5, 10, 10, 1)]), of_processors(1), SchedulerSettings()))
-    assert found.window == Window(5, 25)
-    assert found.effective_load == near(1)
+@pytest.mark.parametrize(
+    ("jobs", "until_s", "keep_waiting", "window"),
+    [
+        ([(5, 10, 10, 1), (5, 10, 10, 1)], None, 0, Window(5, 25)),
+        ([(0, 10, 10, 1), (1000, 10, 10, 1)], 50, 0, Window(0, 50)),
+        ([(0, 10, 10, 1), (30, 10, 10, 1)], 1000, 0, Window(0, 30)),
+        ([(0, 30, 30, 1)] * 9, 50, 2, Window(0, 50)),
+    ],
+    ids=["all come at once", "stopped while nothing ran", "stopped after the last submission", "a full queue"],
+)
+def test_the_window_ends_with_the_last_submission_or_where_the_replay_stopped(
+    jobs: list[tuple[float, float, float, int]], until_s: float | None, keep_waiting: int, window: Window
+) -> None:
+    stop: dict[str, Any] = {"until_s": until_s, "keep_waiting": keep_waiting}
+    assert measure(replay(workload_of(jobs), of_processors(1), SchedulerSettings(), **stop)).window == window
 
 
 def test_a_replay_that_was_stopped_is_measured_to_where_it_stopped() -> None:
@@ -130,23 +134,6 @@ def test_a_replay_that_was_stopped_is_measured_to_where_it_stopped() -> None:
     assert (found.jobs, found.started, found.finished) == (2, 1, 0)
     assert found.effective_load == near(1)
     assert found.waits == Waits(1, 0, 0, 0, 0, None)
-
-
-def test_a_replay_that_was_stopped_while_nothing_ran_is_measured_to_where_it_stopped() -> None:
-    workload = workload_of([(0, 10, 10, 1), (1000, 10, 10, 1)])
-    assert measure(replay(workload, of_processors(1), SchedulerSettings(), until_s=50)).window == Window(0, 50)
-
-
-def test_a_queue_that_is_kept_full_is_measured_to_where_the_replay_stopped() -> None:
-    schedule = replay(
-        workload_of([(0, 30, 30, 1)] * 9), of_processors(1), SchedulerSettings(), until_s=50, keep_waiting=2
-    )
-    assert measure(schedule).window == Window(0, 50)
-
-
-def test_a_replay_that_was_to_stop_later_than_the_last_submission_is_measured_to_that() -> None:
-    workload = workload_of([(0, 10, 10, 1), (30, 10, 10, 1)])
-    assert measure(replay(workload, of_processors(1), SchedulerSettings(), until_s=1000)).window == Window(0, 30)
 
 
 def test_a_slowdown_is_of_the_run_time_on_that_machine() -> None:
@@ -163,20 +150,6 @@ def test_a_slowdown_of_a_short_job_is_bounded() -> None:
     short, long = (workload_of([(0, 20, 20, 1), (0, run_s, run_s, 1)]) for run_s in (2, 12))
     found = [measure(replay(each, of_processors(1), SchedulerSettings())).waits.mean_slowdown for each in (short, long)]
     assert found == near([(1 + 2.2) / 2, (1 + 32 / 12) / 2])
-
-
-def test_agents_are_counted_where_nodes_differ_in_their_cores() -> None:
-    machine = Machine((NodeClass(1, 2), NodeClass(1, 16)), Allocation.CORES)
-    agents = AgentSettings(length_s=20, shortest_slice_s=1, save=CostSettings(constant_s=1))
-    found = measure(replay(workload_of([(0, 5, 5, 1), (40, 5, 5, 1)]), machine, SchedulerSettings(), agents))
-    assert (found.agents, found.agent_saves) == (5, 4)  # the large node from 0, 20, 40; the other from 5, 20
-
-
-def test_who_only_has_jobs_from_before_the_window_got_something_too() -> None:
-    workload = workload_of([(0, 100, 100, 1), (50, 10, 10, 1)])
-    workload = replace(workload, user=np.array([0, 1], np.int32), users=("ada", "bob"))
-    found = measure(replay(workload, of_processors(2), SchedulerSettings()), window=Window(50, 100))
-    assert [(one.name, one.jobs, one.compute_unit_s) for one in found.users] == [("ada", 0, 50), ("bob", 1, 10)]
 
 
 def test_a_window_without_length_is_refused() -> None:
@@ -239,17 +212,3 @@ def test_size_classes_and_owners_have_every_job_once(workload: Workload) -> None
     weighted = sum(one.waits.jobs * (one.waits.mean_s or 0) for one in found.size_classes)
     assert weighted == near(found.jobs * (found.waits.mean_s or 0))
     assert sum(one.share for one in found.groups) == near(found.parts.regular_compute)
-
-
-@given(workload=workloads(), shift_s=st.sampled_from([1.0, 1e6, 1.7e9]))
-def test_an_origin_far_away_changes_nothing(workload: Workload, shift_s: float) -> None:
-    moved = replace(workload, submit_s=workload.submit_s + shift_s)
-    first, second = (measure(replay(one, of_processors(8), SchedulerSettings())) for one in (workload, moved))
-    assert _figures(first) == near(_figures(second))
-
-
-def _figures(found: Measures) -> list[float]:
-    waits = found.waits
-    numbers = [found.effective_load, found.idle, found.utilisation, found.makespan_s]
-    numbers += [math.nan if value is None else value for value in (waits.mean_s, waits.p99_s, waits.mean_slowdown)]
-    return [number for number in numbers if not math.isnan(number)]

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -114,24 +113,6 @@ def test_it_agrees_with_the_readable_scheduler(kind: str, data: st.DataObject, c
         work_of(workload), machine, overtaking=kind == "easy", kind=moves, save_s=save_s, restore_s=restore_s
     )
     assert places(schedule) == sorted(stretch.row() for stretch in expected)
-
-
-@pytest.mark.parametrize("kind", ["fcfs", "easy"])
-@given(data=st.data(), case=cases())
-def test_no_node_gives_more_cores_than_it_has(kind: str, data: st.DataObject, case: tuple[Workload, Machine]) -> None:
-    from gleaner.control.simulation.replay import nodes
-
-    workload, machine = case
-    settings = scheduler(kind, data.draw(st.sampled_from(migrations(machine))))
-    schedule = nodes.run(ReplayRequest(workload, machine, settings))
-    cores = [kind.cores for kind in machine.classes for _ in range(kind.nodes)]
-    rows = places(schedule)
-    for at_s in {row[1] for row in rows}:
-        used = np.zeros(len(cores), int)
-        for _, start_s, end_s, _, _, held in rows:
-            for node, taken in held:
-                used[node] += taken if start_s <= at_s < end_s else 0
-        assert (used <= cores).all()
 
 
 @pytest.mark.parametrize("kind", ["fcfs", "easy", "priority"])

@@ -18,7 +18,6 @@ from gleaner.control.simulation.model import (
     Schedule,
     Stretches,
     Workload,
-    of_nodes,
     of_processors,
 )
 from gleaner.control.simulation.replay import nodes
@@ -38,19 +37,6 @@ def test_compaction_by_hand() -> None:
     assert found.by_node is not None
     assert found.by_node * 315 == pytest.approx(np.array([[80, 235, 0], [40, 90, 185], [0, 40, 275]]))
     assert (found.full, found.mixed, found.empty) == pytest.approx((120 / 945, 365 / 945, 460 / 945))
-
-
-def test_only_the_window_counts() -> None:
-    schedule = replay(workload_of([(0, 10, 10, 4), (20, 10, 10, 1)]), TWO_NODES, scheduler())
-    found = occupancy(schedule, 5, 25)
-    assert (found.full, found.mixed, found.empty) == pytest.approx((5 / 40, 5 / 40, 30 / 40))
-
-
-def test_where_nodes_are_only_counted_none_is_partly_used() -> None:
-    schedule = replay(workload_of([(0, 10, 10, 5), (5, 10, 10, 1)]), of_nodes(4, 4), scheduler())
-    found = occupancy(schedule, 0, 20)
-    assert (found.full, found.mixed, found.empty) == pytest.approx((30 / 80, 0, 50 / 80))
-    assert found.by_node is None
 
 
 def lines(schedule: Schedule) -> list[str]:
@@ -110,23 +96,3 @@ def test_every_stretch_is_drawn_whole_and_no_two_on_one_unit(
         ]
         assert len(held) == len(set(held))
         assert all(0 <= unit < machine.units for unit in held)
-
-
-@given(data=st.data(), case=cases())
-def test_shares_add_up_and_agree_with_samples(data: st.DataObject, case: tuple[Workload, Machine]) -> None:
-    workload, machine = case
-    settings = scheduler("fcfs", data.draw(st.sampled_from(migrations(machine))))
-    schedule = nodes.run(ReplayRequest(workload, machine, settings))
-    end_s = float(schedule.jobs.end_s.max()) + 1
-    found = occupancy(schedule, 0, end_s)
-    assert found.full + found.mixed + found.empty == pytest.approx(1)
-    assert found.by_node is not None
-    assert found.by_node.sum(axis=1) == pytest.approx(1)
-    assert schedule.parts is not None
-    cores = np.array([kind.cores for kind in machine.classes for _ in range(kind.nodes)])
-    busy = np.zeros(len(cores))
-    for stretch, node, many, taken in zip(*schedule.parts, strict=True):
-        busy[node : node + many] += taken * (schedule.jobs.end_s[stretch] - schedule.jobs.start_s[stretch])
-    full, mixed, _ = found.by_node.T
-    assert (full * end_s * cores <= busy + 1e-6).all()
-    assert (busy <= (full + mixed) * end_s * cores + 1e-6).all()

@@ -2,7 +2,6 @@
 
 import math
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -176,67 +175,7 @@ def test_a_replay_is_that_of_the_readable_form(
     )
 
 
-@settings(deadline=None)
-@given(jobs=may_start, rules=any_rules)
-def test_no_more_units_are_held_than_there_are(jobs: list[Job], rules: OmfsSettings) -> None:
-    told = ran(jobs, rules).jobs
-    for at_s in told.start_s:
-        assert told.units[(told.start_s <= at_s) & (at_s < told.end_s)].sum() <= UNITS
-
-
-@settings(deadline=None)
-@given(jobs=may_start, rules=any_rules)
-def test_what_ended_has_computed_what_it_had_to_exactly(jobs: list[Job], rules: OmfsSettings) -> None:
-    found = ran(jobs, rules)
-    computed_s = np.bincount(found.jobs.job, found.jobs.compute_s, minlength=len(jobs))
-    for number, job in enumerate(jobs):
-        if not math.isnan(found.end_s[number]):
-            assert computed_s[number] == job.run_s
-        else:
-            assert rules.literal or job.kind is FIXED
-        if job.kind is SAVED:
-            assert found.jobs.lost_s[found.jobs.job == number].sum() == 0
-
-
 by_words = any_rules.map(lambda rules: rules.model_copy(update={"literal": False, "percent": PERCENT}))
-
-
-@settings(deadline=None)
-@given(jobs=may_start, rules=by_words)
-def test_a_non_preemptible_job_runs_without_a_break(jobs: list[Job], rules: OmfsSettings) -> None:
-    found = ran(jobs, rules)
-    for number, job in enumerate(jobs):
-        if job.kind is FIXED:
-            ran_alone = found.jobs.job == number
-            is_small = job.units <= ENTITLED.get(job.owner, 0)
-            assert (found.jobs.end_s - found.jobs.start_s)[ran_alone].tolist() == [job.run_s] * is_small
-
-
-def test_what_is_saved_twice_keeps_both_parts_and_restores_twice() -> None:
-    jobs = [Job(0, 60, 10, "C"), Job(20, 10, 5, "A"), Job(45, 10, 3, "B")]
-    told = ran(jobs, BY_WORDS).jobs
-    own = told.job == 0
-    assert told.start_s[own].tolist() == [0, 32, 57]
-    assert told.compute_s[own].tolist() == [20, 12, 28]
-    assert told.restore_s[own].tolist() == [0, 1, 1]
-    assert told.save_s[own].tolist() == [2, 2, 0]
-
-
-def test_what_is_vacated_while_it_restores_needs_no_save() -> None:
-    slow = FREE.model_copy(update={"save": CostSettings(constant_s=2), "restore": CostSettings(constant_s=8)})
-    jobs = [Job(0, 60, 10, "C"), Job(20, 10, 5, "A"), Job(35, 10, 3, "B")]
-    found = ran(jobs, slow)
-    assert found.saves == 1
-    assert found.start_s[2] == 35
-    own = found.jobs.job == 0
-    assert found.jobs.restore_s[own].tolist() == [0, 3, 8]
-    assert found.jobs.compute_s[own].tolist() == [20, 0, 40]
-
-
-def test_savers_share_the_storage() -> None:
-    shared = FREE.model_copy(update={"save": CostSettings(constant_s=1, shared_mib_s=10)})
-    jobs = [Job(0, 100, 5, "C", memory_mib=100) for _ in range(2)] + [Job(20, 10, 5, "A"), Job(20, 10, 3, "B")]
-    assert ran(jobs, shared).start_s[2:].tolist() == [31, 41]
 
 
 def test_between_ends_of_a_replay_everything_has_a_stretch_and_no_end() -> None:
@@ -274,10 +213,3 @@ def test_an_entitlement_of_nobody_is_refused() -> None:
 def test_a_workload_of_which_no_job_may_ever_start_is_refused() -> None:
     with pytest.raises(BadScenario, match="no job of a test may ever start"):
         ran([Job(0, 10, 6, "A", FIXED), Job(0, 10, 1, "D", FIXED)], FREE)
-
-
-@pytest.mark.parametrize("make", [lambda: ran(ten(), BY_WORDS), lambda: ran(ten(), LITERALLY)])
-def test_the_same_input_gives_the_same_bytes(make: Callable[[], Schedule]) -> None:
-    one, other = make(), make()
-    assert one.start_s.tobytes() == other.start_s.tobytes()
-    assert [np.asarray(each).tobytes() for each in one.jobs] == [np.asarray(each).tobytes() for each in other.jobs]

@@ -51,25 +51,6 @@ def test_agents_go_first_even_where_the_others_that_must_be_preempted_would_be_e
     assert (found.agents.end_s[0], found.agents.units[0], found.agents.save_s[0]) == (53, 2, 3)
 
 
-def test_a_job_that_starts_on_agents_nodes_does_not_wait_for_the_save_of_another_claim() -> None:
-    """B has two claims. The first gets the unit of an agent, which leaves at once; for the second A's job is saved.
-
-    It is saved to 5, but at 4 the first has ended, and its unit is enough.
-    """
-    gone = AGENTS.model_copy(update={"save": CostSettings()})
-    jobs = [Job(0, 50, 9, "A"), Job(3, 1, 1, "B"), Job(3, 1, 1, "B")]
-    rules = BY_WORDS.model_copy(update={"quantum_s": 0.0})
-    assert ran(jobs, rules, gone).start_s.tolist() == [0, 3, 4]
-    assert ran(jobs, rules, None).start_s.tolist() == [0, 3, 4]
-
-
-def test_a_job_that_starts_on_agents_nodes_promises_its_owner_nothing() -> None:
-    """B's claim has the units of agents, so its next job, for which there is room too, starts at the same time."""
-    gone = AGENTS.model_copy(update={"save": CostSettings(), "shortest_slice_s": 1})
-    jobs = [Job(0, 1, 1, "A"), Job(2, 1, 2, "B"), Job(2, 1, 3, "B"), Job(2, 1, 6, "A")]
-    assert ran(jobs, BY_WORDS, gone).start_s.tolist() == ran(jobs, BY_WORDS, None).start_s.tolist() == [0, 2, 2, 3]
-
-
 def test_agents_and_others_make_room_together() -> None:
     found = ran([Job(0, 200, 4, "C"), Job(0, 200, 4, "B"), Job(50, 10, 5, "A")], until_s=90)
     assert found.saves == 1
@@ -168,13 +149,3 @@ def test_agents_that_are_saved_at_once_and_for_nothing_change_nothing(
     with_agents, without = ran(jobs, rules, gone), ran(jobs, rules, None)
     assert same(with_agents.start_s, without.start_s.tolist())
     assert same(with_agents.end_s, without.end_s.tolist())
-
-
-@pytest.mark.extended
-@pytest.mark.parametrize("preemption", [False, True])
-def test_without_low_priority_jobs_agents_change_nothing(preemption: bool) -> None:
-    jobs = [Job(0, 200, 8, "C"), Job(50, 10, 5, "A"), Job(60, 10, 5, "B")]
-    none = AGENTS.model_copy(update={"queue": AgentQueueSettings(jobs=0), "preemption": preemption})
-    with_agents, without = ran(jobs, BY_WORDS, none), ran(jobs, BY_WORDS, None)
-    assert with_agents.start_s.tobytes() == without.start_s.tobytes()
-    assert len(with_agents.agents) == 0

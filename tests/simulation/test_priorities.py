@@ -76,12 +76,6 @@ def test_ten_jobs_with_simultaneous_fair_share() -> None:
     assert starts(TEN, scheduler) == [0, 0, 20, 5, 14, 14, 9, 30, 21, 23]
 
 
-def test_decisions_wait_for_their_time() -> None:
-    jobs = [Job(0, 7, 7, 1), Job(1, 7, 7, 1), Job(20, 7, 7, 1)]
-    scheduler = SchedulerSettings(kind=SchedulerKind.PRIORITY, decide_every_s=5)
-    assert starts(jobs, scheduler, nodes=1) == [0, 10, 20]
-
-
 JOBS = st.lists(
     st.builds(
         lambda gap, run, over, units, user: (gap, Job(0, run, run + over, units, user)),
@@ -151,32 +145,9 @@ def _listed(times_s: np.ndarray | list[float]) -> list[float | None]:
     return [None if math.isnan(at_s) else float(at_s) for at_s in times_s]
 
 
-@settings(deadline=None)  # the first example may compile
-@given(jobs=JOBS, scheduler=SCHEDULERS)
-def test_no_more_nodes_are_used_than_there_are_and_every_job_runs(
-    jobs: list[Job], scheduler: SchedulerSettings
-) -> None:
-    if scheduler.kind is SchedulerKind.SFS:
-        jobs = [*jobs, *(Job(jobs[-1].submit_s, 1, 1, 1, user) for user in "abc")]
-    found = replay(as_workload(jobs), of_nodes(8), scheduler)
-    assert not np.isnan(found.end_s).any()
-    assert (found.end_s - found.start_s == found.workload.run_s).all()
-    assert (found.wait_s >= 0).all()
-    for at_s in found.start_s:
-        assert _used(found, at_s) <= 8
-
-
 def _used(found: Schedule, at_s: float) -> int:
     runs = (found.start_s <= at_s) & (found.end_s > at_s)
     return int(found.workload.processors[runs].sum())
-
-
-@settings(deadline=None)  # the first example may compile
-@given(jobs=JOBS)
-def test_by_age_alone_with_a_reservation_it_is_easy_backfilling(jobs: list[Job]) -> None:
-    """Two queues, one answer."""
-    by_age = SchedulerSettings(kind=SchedulerKind.PRIORITY, priority=PrioritySettings(backfill=Backfill.EASY))
-    assert starts(jobs, by_age, nodes=8) == starts(jobs, SchedulerSettings(kind=SchedulerKind.EASY), nodes=8)
 
 
 @settings(deadline=None)  # the first example may compile
@@ -234,20 +205,6 @@ def test_agents_and_jobs_together_use_no_more_nodes_than_there_are(
     for at_s in [*found.start_s, *found.agents.start_s]:
         holding = (found.agents.start_s <= at_s) & (found.agents.end_s > at_s)
         assert _used(found, at_s) + int(found.agents.units[holding].sum()) <= 8
-
-
-@pytest.mark.extended
-@settings(deadline=None)  # the first example may compile
-@given(jobs=JOBS, scheduler=SCHEDULERS, agents=AGENTS)
-def test_agents_without_work_change_nothing(
-    jobs: list[Job], scheduler: SchedulerSettings, agents: AgentSettings
-) -> None:
-    jobs = [*jobs, *(Job(jobs[-1].submit_s, 1, 1, 1, user) for user in "abc")]
-    idle = agents.model_copy(update={"queue": AgentQueueSettings(jobs=0)})
-    without = replay(as_workload(jobs), of_nodes(8), scheduler)
-    found = replay(as_workload(jobs), of_nodes(8), scheduler, idle)
-    assert found.start_s.tolist() == without.start_s.tolist()
-    assert len(found.agents) == 0
 
 
 def test_a_target_of_a_stranger_is_refused() -> None:

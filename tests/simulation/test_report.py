@@ -3,7 +3,6 @@
 import base64
 import re
 import xml.etree.ElementTree as ET
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from tests.simulation.made import busy
 from tests.simulation.pages import NASTY, everything
 
 from gleaner.control.simulation.metrics.measures import default_window
-from gleaner.control.simulation.model import Cleaning, Machine, of_nodes, of_processors
+from gleaner.control.simulation.model import Cleaning, Machine, of_processors
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.report import html, write
 from gleaner.control.simulation.report.charts import gantt_parts
@@ -67,18 +66,6 @@ def test_what_a_trace_says_is_text_and_nothing_else() -> None:
     assert text.count("<img") == len(images(text)) == 4
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("machine", [of_processors(16), of_nodes(8, 2)], ids=["pool", "nodes"])
-def test_every_picture_is_well_formed_and_named(machine: Machine) -> None:
-    for page in pages(machine):
-        text = html(page)
-        assert len(images(text)) >= 4
-        for image in images(text):
-            root = ET.fromstring(image)
-            assert float(root.attrib["viewBox"].split()[2]) > 300
-        assert all(re.findall(r'<img alt="([^"]*)"', text))
-
-
 def texts(image: str) -> set[str]:
     found = ET.fromstring(image).iter("{http://www.w3.org/2000/svg}text")
     return {"".join(one.itertext()).strip() for one in found}
@@ -102,19 +89,6 @@ LENGTH = Axis("length", Unit.SECONDS, logarithmic=True)
 def test_a_picture_shows_names_as_they_are_and_its_axes_in_their_units(plot: Lines | Bars, shown: set[str]) -> None:
     """A $ is no formula, and a name that begins with an underscore is in the legend as others are."""
     assert shown - texts(picture(plot)) == set()
-
-
-def test_no_two_blocks_of_a_gantt_chart_overlap() -> None:
-    page, _ = pages(of_processors(16))
-    chart = next(part for section in page.sections for part in section.parts if isinstance(part, Gantt))
-    assert len(chart.blocks) > 10
-    used: dict[int, list[tuple[float, float]]] = {}
-    for block in chart.blocks:
-        for row in range(block.first, block.last + 1):
-            used.setdefault(row, []).append((block.start, block.end))
-    for spans in used.values():
-        spans.sort()
-        assert all(before[1] <= after[0] + 1e-6 for before, after in pairwise(spans))
 
 
 @pytest.mark.parametrize(

@@ -66,13 +66,6 @@ def test_a_report_opens_offline_and_shows_its_pictures(browser: Browser, reports
     shown.page.context.close()
 
 
-def test_a_report_is_light_for_readers_of_dark_pages_too(browser: Browser, reports: dict[str, Path]) -> None:
-    """It is made for paper, and its pictures are drawn on white."""
-    shown = Shown(browser, reports["run"], "dark")
-    assert shown.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    shown.page.context.close()
-
-
 @pytest.mark.parametrize("name", ["run", "compare", "wide"])
 def test_nothing_is_cut_off_on_paper(browser: Browser, reports: dict[str, Path], name: str) -> None:
     shown = Shown(browser, reports[name], "light")
@@ -88,13 +81,6 @@ def test_nasty_names_do_nothing(browser: Browser, reports: dict[str, Path]) -> N
     assert shown.page.title() != "taken"
     assert shown.page.locator("img").count() == shown.page.locator("figure img").count()
     shown.check()
-    shown.page.context.close()
-
-
-def test_a_narrow_screen_has_it_all_without_scrolling_sideways(browser: Browser, reports: dict[str, Path]) -> None:
-    shown = Shown(browser, reports["compare"], "light")
-    shown.page.set_viewport_size({"width": 400, "height": 800})
-    assert shown.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     shown.page.context.close()
 
 

@@ -1,11 +1,8 @@
 """Slurm's accounting, read as sacct writes it."""
 
-import codecs
-import gzip
 import warnings
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -55,12 +52,6 @@ def test_a_job_is_what_its_line_says(tmp_path: Path) -> None:
     assert found.cleaning.rules == ()
 
 
-def test_a_compressed_file_is_read_too(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.txt"  # the name does not tell
-    path.write_bytes(gzip.compress(text({}).encode()))
-    assert len(read(path).workload) == 1
-
-
 def test_columns_may_stand_in_any_order_beside_others_and_end_in_a_bar(tmp_path: Path) -> None:
     path = tmp_path / "jobs.txt"
     names = [*reversed(HEADER.split(",")), "Partition"]
@@ -72,16 +63,6 @@ def test_columns_may_stand_in_any_order_beside_others_and_end_in_a_bar(tmp_path:
 def test_only_a_few_columns_are_needed(tmp_path: Path) -> None:
     found = reading(tmp_path, {}, columns="JobIDRaw,Submit,Start,ElapsedRaw,TimelimitRaw,AllocCPUS,State").workload
     assert (found.processors[0], found.memory_mib[0], found.users, found.groups) == (64, 0, ("all",), ("all",))
-
-
-def test_without_processors_the_sizes_are_nodes(tmp_path: Path) -> None:
-    columns = "JobIDRaw,Submit,Start,ElapsedRaw,TimelimitRaw,NNodes,State"
-    assert reading(tmp_path, {}, columns=columns).workload.processors.tolist() == [2]
-
-
-def test_times_may_be_seconds_since_1970(tmp_path: Path) -> None:
-    found = reading(tmp_path, {"Submit": "1769853600", "Eligible": "1769853600", "Start": "1769853630"})
-    assert (found.workload.submit_s.tolist(), found.wait_s.tolist()) == ([36_000], [30])
 
 
 def test_the_columns_that_are_not_raw_are_read_too(tmp_path: Path) -> None:
@@ -100,12 +81,9 @@ def test_the_columns_that_are_not_raw_are_read_too(tmp_path: Path) -> None:
             {"State": "PENDING", "Start": "Unknown", "ElapsedRaw": "0"},
             "left out: still waiting when the log was written",
         ),
-        *(
-            (
-                {"State": state, "Start": "Unknown", "ElapsedRaw": "0"},
-                "left out: still waiting when the log was written",
-            )
-            for state in ("REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "REQUEUE_FED", "REQUEUED")
+        (
+            {"State": "SPECIAL_EXIT", "Start": "Unknown", "ElapsedRaw": "0"},
+            "left out: still waiting when the log was written",
         ),
         ({"State": "FAILED", "Start": "None", "ElapsedRaw": "0"}, "left out: it never started"),
         ({"State": "RUNNING"}, "left out: still running when the log was written"),
@@ -123,18 +101,7 @@ def test_what_cannot_be_simulated_is_left_out_and_counted(tmp_path: Path, change
 
 @pytest.mark.parametrize(
     "state",
-    [
-        "FAILED",
-        "TIMEOUT",
-        "BOOT_FAIL",
-        "REQUEUED",
-        "DEADLINE",
-        "NODE_FAIL",
-        "OUT_OF_MEMORY",
-        "PREEMPTED",
-        "CANCELLED by 1000",
-        "SPECIAL_EXIT",
-    ],
+    ["FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "CANCELLED by 1000", "SPECIAL_EXIT"],
 )
 def test_a_job_that_ran_counts_however_it_ended(tmp_path: Path, state: str) -> None:
     assert reading(tmp_path, {"State": state}).cleaning.rules == ()
@@ -151,21 +118,6 @@ def test_a_time_that_slurm_calls_invalid_costs_its_job_alone(tmp_path: Path, col
 def test_a_job_of_which_slurm_knows_no_submission_costs_itself_alone(tmp_path: Path) -> None:
     found = reading(tmp_path, {"JobIDRaw": "102", "Submit": "Unknown"}, {})
     assert found.cleaning.rules == (("left out: no time of submission", 1),)
-
-
-def test_a_log_of_which_all_times_are_invalid_is_refused_with_the_reason(tmp_path: Path) -> None:
-    with pytest.raises(
-        BadTrace, match=r"none of its 1 jobs can be simulated \(left out: a time that Slurm calls INVALID: 1"
-    ):
-        reading(tmp_path, {"Start": "INVALID"})
-
-
-def test_of_a_requeued_job_the_last_run_counts(tmp_path: Path) -> None:
-    runs = [("101", "NODE_FAIL", 60), ("100", "COMPLETED", 50), ("101", "REQUEUED", 70), ("101", "COMPLETED", 80)]
-    lines = [{"JobIDRaw": job, "State": state, "ElapsedRaw": str(run_s)} for job, state, run_s in runs]
-    found = reading(tmp_path, *lines)
-    assert (found.workload.job.tolist(), found.workload.run_s.tolist()) == ([100, 101], [50, 80])
-    assert found.cleaning.rules == (("left out: an earlier run of a job that was requeued", 2),)
 
 
 REQUEUED = "left out: an earlier run of a job that was requeued"
@@ -194,11 +146,6 @@ def test_two_jobs_may_have_one_number(tmp_path: Path, first: dict[str, str]) -> 
     found = reading(tmp_path, {**first, "Eligible": "Unknown"}, AGAIN)
     assert found.workload.job.tolist() == [101, 101]
     assert found.cleaning.rules == ()
-
-
-def test_each_task_of_an_array_is_a_job(tmp_path: Path) -> None:
-    found = reading(tmp_path, *({"JobIDRaw": str(job)} for job in (103, 101, 102)))
-    assert found.workload.job.tolist() == [101, 102, 103]
 
 
 def test_a_job_that_had_to_be_eligible_first_counts_from_then_on(tmp_path: Path) -> None:
@@ -234,20 +181,6 @@ def test_memory_is_of_the_whole_job_whatever_it_was_asked_for(tmp_path: Path, me
     assert reading(tmp_path, {"ReqMem": memory}).workload.memory_mib.tolist() == [mib]
 
 
-def test_counts_that_slurm_shortened_are_read_in_full(tmp_path: Path) -> None:
-    assert reading(tmp_path, {"AllocCPUS": "2K"}).workload.processors.tolist() == [2048]
-
-
-def test_owners_do_not_depend_on_the_order_of_the_lines(tmp_path: Path) -> None:
-    jobs = [
-        {"JobIDRaw": str(job), "User": user} for job, user in ((1, "carol"), (2, "alice"), (3, "bob"), (4, "alice"))
-    ]
-    for order in (jobs, jobs[::-1]):
-        found = reading(tmp_path, *order).workload
-        assert [found.users[code] for code in found.user] == ["carol", "alice", "bob", "alice"]
-        assert found.users == ("alice", "bob", "carol")
-
-
 def test_names_are_read_as_utf_8_and_where_they_are_not_as_latin_1(tmp_path: Path) -> None:
     path = tmp_path / "jobs.txt"
     lines = (text({"JobIDRaw": "1", "User": "müller"}), text({"JobIDRaw": "2", "User": "andré", "Account": "物理"}))
@@ -263,20 +196,9 @@ def test_names_are_read_as_utf_8_and_where_they_are_not_as_latin_1(tmp_path: Pat
         ("Submit", "2026-13-31T10:00:00", "a time such as 2026-01-31T12:00:00"),
         ("Submit", "soon", "a time such as 2026-01-31T12:00:00"),
         ("Submit", "-5", "a time such as 2026-01-31T12:00:00"),
-        ("Submit", "1969-01-31T10:00:00", "a time such as 2026-01-31T12:00:00"),
-        ("Submit", "1000000000000000000", "a time such as 2026-01-31T12:00:00"),
         ("Submit", "9" * 30, "a time such as 2026-01-31T12:00:00"),
-        ("Submit", "2026-01-31T10:00:00Z", "a time such as 2026-01-31T12:00:00"),
-        ("Submit", "2026-01-31T10:00+02", "a time such as 2026-01-31T12:00:00"),
-        ("Eligible", "-7", "a time such as 2026-01-31T12:00:00"),
-        ("Start", "yesterday", "a time such as 2026-01-31T12:00:00"),
-        ("JobIDRaw", "101+0", "a job's number"),
+        ("Start", "2026-01-31T10:00:00Z", "a time such as 2026-01-31T12:00:00"),
         ("JobIDRaw", "9" * 30, "a job's number"),
-        ("JobIDRaw", "\xb2", "a job's number"),
-        ("ElapsedRaw", "9" * 400, "seconds, or days-hours:minutes:seconds"),
-        ("ElapsedRaw", "-5", "seconds, or days-hours:minutes:seconds"),
-        ("TimelimitRaw", "\xb2", "minutes, UNLIMITED or Partition_Limit"),
-        ("AllocCPUS", "9" * 30, "a number of processors"),
         ("ReqMem", "9" * 400 + "M", "a size such as 4000M, 16Gn or 2Gc"),
         ("ElapsedRaw", "10m", "seconds, or days-hours:minutes:seconds"),
         ("TimelimitRaw", "unlimited", "minutes, UNLIMITED or Partition_Limit"),
@@ -300,12 +222,6 @@ def test_files_of_several_months_may_follow_each_other(tmp_path: Path) -> None:
     found = read(path)
     assert found.workload.job.tolist() == [101, 102, 103]
     assert found.cleaning.rules == (("left out: an earlier run of a job that was requeued", 1),)
-
-
-def test_only_jobs_that_are_used_are_counted_as_changed(tmp_path: Path) -> None:
-    late = {"Eligible": "2026-01-31T10:00:20", "TimelimitRaw": "Partition_Limit"}
-    found = reading(tmp_path, {**late, "State": "PENDING"}, {"JobIDRaw": "102"}, {**late, "State": "RUNNING"})
-    assert [rule for rule, _ in found.cleaning.rules if rule.startswith("changed")] == []
 
 
 def test_of_two_numbers_of_processors_the_allocated_counts_unless_the_other_is_asked_for(tmp_path: Path) -> None:
@@ -345,13 +261,6 @@ def test_line_ends_of_windows_do_no_harm(tmp_path: Path) -> None:
     assert read(path).cleaning.rules == ()
 
 
-def test_a_job_that_ended_before_it_started_is_left_out_and_counted(tmp_path: Path) -> None:
-    ends = ({"End": "2026-01-31T10:10:30"}, {"JobIDRaw": "102", "End": "2026-01-31T10:00:29"})
-    found = reading(tmp_path, *ends, {"JobIDRaw": "103", "End": "Unknown"}, columns=f"{HEADER},End")
-    assert found.workload.job.tolist() == [101, 103]
-    assert found.cleaning.rules == (("left out: it ended before it started", 1),)
-
-
 def test_a_job_that_ended_in_the_hour_that_comes_twice_counts(tmp_path: Path) -> None:
     job = {"Start": "2026-10-25T02:50:00", "End": "2026-10-25T02:10:00", "ElapsedRaw": "1200"}
     found = reading(tmp_path, job, columns=f"{HEADER},End")
@@ -370,12 +279,6 @@ def test_a_file_of_two_clusters_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(BadTrace, match=r"several clusters \(one and two\): ask sacct for --clusters=ONE"):
         reading(tmp_path, *clusters, columns=f"{HEADER},Cluster")
     assert len(reading(tmp_path, *clusters[:1], columns=f"{HEADER},Cluster").workload) == 1
-
-
-def test_a_job_larger_than_the_machine_is_left_out_and_counted(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.txt"
-    path.write_text(text({}, {"JobIDRaw": "102", "AllocCPUS": "65"}))
-    assert read(path, processors=64).cleaning.rules == (("left out: larger than the machine (64 processors)", 1),)
 
 
 ASK = "ask sacct as docs/simulate/workloads.md does"
@@ -418,13 +321,6 @@ def test_another_delimiter_says_what_to_ask_for(tmp_path: Path, delimiter: str) 
     assert str(refused.value) == f"{path}: its columns are not separated by '|': {ASK}, without --delimiter"
 
 
-def test_a_header_after_a_byte_order_mark_is_one(tmp_path: Path) -> None:
-    path, marked = tmp_path / "jobs.txt", tmp_path / "marked.txt"
-    path.write_text(text({}))
-    marked.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
-    assert read(marked).cleaning == read(path).cleaning
-
-
 def test_a_file_without_a_needed_column_says_which_and_how_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(BadTrace, match=r"line 1: the header has no column Start, AllocCPUS; ask sacct as docs"):
         reading(tmp_path, {}, columns="JobIDRaw,Submit,ElapsedRaw,TimelimitRaw,State")
@@ -433,41 +329,6 @@ def test_a_file_without_a_needed_column_says_which_and_how_to_get_it(tmp_path: P
 def test_a_header_alone_is_a_trace_without_jobs(tmp_path: Path) -> None:
     with pytest.raises(BadTrace, match=r"it holds no jobs$"):
         reading(tmp_path)
-
-
-@settings(deadline=None)
-@given(
-    st.lists(
-        st.tuples(
-            st.integers(1_000_000_000, 2_000_000_000),
-            st.integers(0, 10**6),
-            st.integers(1, 10**5),
-            st.integers(1, 10**4),
-        ),
-        min_size=1,
-        max_size=20,
-    )
-)
-def test_what_is_written_is_what_is_read(
-    tmp_path_factory: pytest.TempPathFactory, jobs: list[tuple[int, int, int, int]]
-) -> None:
-    lines = [
-        {
-            "JobIDRaw": str(number),
-            "Submit": str(np.datetime64(submit, "s")),
-            "Eligible": "Unknown",
-            "Start": str(np.datetime64(submit + 5, "s")),
-            "ElapsedRaw": str(run),
-            "TimelimitRaw": str(limit),
-            "AllocCPUS": str(size),
-        }
-        for number, (submit, run, limit, size) in enumerate(jobs)
-    ]
-    found = reading(tmp_path_factory.mktemp("sacct"), *lines)
-    midnight_s = min(submit for submit, *_ in jobs) // 86_400 * 86_400
-    rows = zip(found.workload.job, found.workload.submit_s + midnight_s, found.workload.limit_s, strict=True)
-    assert sorted(rows) == [(number, submit, limit * 60) for number, (submit, _, limit, _) in enumerate(jobs)]
-    assert set(found.wait_s) == {5}
 
 
 ODD = """-1 0 999999999999999999 9999999999999999999999999 1e9 1.5 nan Unknown None 2026-02-30T10:00:00
@@ -491,17 +352,3 @@ def test_whatever_a_column_holds_it_is_read_or_refused_in_one_line(
             assert (found.workload.submit_s >= 0).all()
             assert (found.workload.run_s <= found.workload.limit_s).all()
             assert (found.workload.processors > 0).all()
-
-
-@settings(deadline=None)
-@given(st.lists(st.binary(max_size=30) | st.sampled_from([text({}).encode(), b"|", b"101|" * 12]), max_size=5))
-def test_whatever_bytes_follow_a_header_they_are_read_or_refused_in_one_line(
-    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes]
-) -> None:
-    path = tmp_path_factory.mktemp("sacct") / "jobs.txt"
-    path.write_bytes(text({}).encode() + b"".join(pieces))
-    try:
-        read(path)
-    except BadTrace as refused:
-        assert "\n" not in str(refused)
-        assert len(str(refused)) <= 200

@@ -9,7 +9,7 @@ from gleaner.control.cli.simulate_options import seconds
 from gleaner.control.input_errors import InputError
 from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.model import Allocation, Machine, NodeClass, of_processors
-from gleaner.control.simulation.run import cases, machine_name, prepare, run, run_all
+from gleaner.control.simulation.run import machine_name, prepare, run
 from gleaner.control.simulation.scenario import Option, Scenario, read_scenario
 from gleaner.control.simulation.settings import SchedulerKind
 
@@ -118,14 +118,8 @@ def test_classes_of_nodes_are_a_machine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("[machine]\nnodes = 4\ncoers = 2", "line 3: [machine] unknown key 'coers', did you mean 'cores'? "),
-        ("[scheduler]\nkind = 'easy'\n[schedular]", "line 3: unknown key 'schedular', did you mean 'scheduler'? "),
-        ("[scheduler.sfs]\ntarget = {}", "line 2: [scheduler.sfs] unknown key 'target', did you mean 'targets'? "),
         ("[scheduler]\nkind = 'best'", "line 2: [scheduler] kind must be 'fcfs', 'easy'"),
-        ("[machine]\nnodes = 0", "line 2: [machine] nodes must be at least 1, found 0"),
-        ("[machine]\nnodes = 4\nprocessors = 4", "line 1: [machine]: processors is a pool without nodes"),
         ("[machine]\ncores = 4", "line 1: [machine]: cores and allocation say nothing without nodes"),
-        ("[agents]\nlength_s = 60\nshortest_slice_s = 90", "line 1: [agents]: shortest_slice_s is more than length_s"),
         ("[agents]\nlength_s = 60\nsave.constant_s = 60", "agents would compute nothing: "),
         (
             "[scheduler.omfs.percent]\natlas = 60\nbelle = 60",
@@ -150,7 +144,6 @@ def test_classes_of_nodes_are_a_machine(tmp_path: Path) -> None:
             "[workload]\nconventions.size = 'given'",
             "line 2: [workload] conventions.size must be 'requested' or 'allocated', found 'given'",
         ),
-        ("kind = 'easy'\n[scheduler", "not valid TOML: "),
         ("scheduler = 3", "line 1: [scheduler] must be a valid dictionary"),
     ],
 )  # fmt: skip
@@ -185,24 +178,6 @@ def test_synthetic_jobs_need_a_machine_and_no_trace(tmp_path: Path) -> None:
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected a time such as"):
         seconds(text)
-
-
-def test_how_far_reading_and_replaying_are_is_told(tmp_path: Path) -> None:
-    (tmp_path / "jobs.swf").write_text("; MaxProcs: 4\n" + "1 0 -1 9 2 -1 -1 2 9 -1 1 1 1 -1 -1 -1 -1 -1\n" * 50_000)
-    scenario = read(tmp_path, "[workload]\ntrace = 'jobs.swf'\n", option("agents.length_s", 60.0))
-    told: list[tuple[int, int]] = []
-
-    def progress(done: int, whole: int) -> None:
-        told.append((done, whole))
-
-    ground = prepare(scenario, progress)
-    assert told == [(3, 3)]
-    told.clear()
-    run(scenario, ground, label="", progress=progress)
-    assert told == [(0, 2), (1, 2)]
-    told.clear()
-    run_all(cases(scenario, (SchedulerKind.FCFS, SchedulerKind.EASY), (60.0, 90.0)), ground, progress)
-    assert told == [(done, 6) for done in range(6)]
 
 
 @pytest.mark.parametrize(("keep_waiting", "started_s"), [(0, [86_400.0, 86_410.0]), (1, [0.0, 10.0])])

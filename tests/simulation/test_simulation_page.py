@@ -39,12 +39,6 @@ def test_the_page_has_every_key_of_a_scenario_and_no_other() -> None:
     assert list(keys(Scenario, example(with_alternatives=True), "")) == []
 
 
-def test_the_scenario_of_the_page_is_one() -> None:
-    found = Scenario.model_validate(example())
-    assert found.agents is not None
-    assert found.agents.queue.jobs == 1000
-
-
 def test_every_option_that_the_page_names_exists() -> None:
     group = cast("Any", typer.main.get_command(simulate.app))
     known = {option for name in ("run", "compare") for each in group.commands[name].params

@@ -3,24 +3,14 @@
 import gzip
 import lzma
 import math
-import os
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tests.simulation import shipped
-from tests.simulation.swf_files import write_swf
 from tests.simulation.traces import trace
 
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.simulation.errors import BadScenario, BadTrace
-from gleaner.control.simulation.model import Workload, refuse_strangers
-from gleaner.control.simulation.workloads.swf import read_swf
-from gleaner.control.simulation.workloads.trace_file import lines_of
+from gleaner.control.simulation.errors import BadTrace
 from gleaner.control.simulation.workloads.traces import read
 
 HEADER = """\
@@ -51,16 +41,8 @@ def test_a_job_is_what_its_line_says(tmp_path: Path) -> None:
     assert (jobs.name, jobs.job.tolist(), jobs.submit_s.tolist()) == ("log.swf", [1, 2], [10, 20.5])
     assert (jobs.run_s.tolist(), jobs.limit_s.tolist(), found.wait_s.tolist()) == ([60, 7], [120, 300], [5, 0])
     assert jobs.job_class.tolist() == [JobClass.NON_PREEMPTIBLE] * 2
-
-
-def test_what_was_asked_for_counts_and_what_was_given_stands_in_for_it(tmp_path: Path) -> None:
-    jobs = read(writing(tmp_path, HEADER + JOBS)).workload
-    assert jobs.processors.tolist() == [8, 2]
-    assert jobs.memory_mib.tolist() == [8, 4]
-
-
-def test_users_and_groups_are_called_by_their_numbers(tmp_path: Path) -> None:
-    jobs = read(writing(tmp_path, HEADER + JOBS)).workload
+    # What was asked for counts, and what was given stands in for it. Owners are called by their numbers.
+    assert (jobs.processors.tolist(), jobs.memory_mib.tolist()) == ([8, 2], [8, 4])
     assert [jobs.users[code] for code in jobs.user] == ["7", "unknown"]
     assert [jobs.groups[code] for code in jobs.group] == ["3", "unknown"]
 
@@ -73,20 +55,11 @@ def test_the_header_says_how_large_the_machine_is(tmp_path: Path) -> None:
     assert read(writing(tmp_path, JOBS)).processors is None
 
 
-@pytest.mark.parametrize("size", ["\xb2", "many", "9" * 5000, "0", "-1", "4x"])
+@pytest.mark.parametrize("size", ["\xb2", "9" * 5000, "0", "4x"])
 def test_a_header_that_is_no_number_says_nothing(tmp_path: Path, size: str) -> None:
     path = tmp_path / "log.swf"
     path.write_bytes(f"; MaxProcs: {size}\n{JOBS}".encode("latin-1"))
     assert read(path).processors is None
-
-
-def test_a_log_may_come_through_a_pipe(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    with ThreadPoolExecutor() as pool:
-        found = pool.submit(read, pipe)
-        pipe.write_bytes(gzip.compress((HEADER + JOBS).encode()))
-        assert len(found.result(timeout=30).workload) == 2
 
 
 def test_empty_lines_comments_between_jobs_and_line_ends_of_other_systems_do_no_harm(tmp_path: Path) -> None:
@@ -115,14 +88,9 @@ GOOD = "1 10 5 60 4 -1 512 8 120 1024 1 7 3 -1 -1 -1 -1 -1"
     ("line", "what"),
     [
         (GOOD.replace(" 60 ", " 6o "), ", field 4 (run time): expected a number, found '6o'"),
-        (GOOD.replace(" 60 ", " 6\u0663 "), ", field 4 (run time): expected a number, found '6\u0663'"),
         (GOOD.replace(" 60 ", " nan "), ", field 4 (run time): expected a number, found 'nan'"),
         (GOOD.replace(" 60 ", " 6_0 "), ", field 4 (run time): expected a number, found '6_0'"),
         (GOOD.replace(" 4 ", " 4.5 "), ", field 5 (allocated processors): expected a whole number, found '4.5'"),
-        (
-            GOOD.replace(" 8 ", " 1e300 "),
-            ", field 8 (requested processors): expected a number of at most 15 digits, found '1e300'",
-        ),
         (
             GOOD.replace(" 10 ", " 1e300 "),
             ", field 2 (submit time): expected a number of at most 15 digits, found '1e300'",
@@ -137,11 +105,6 @@ def test_what_is_wrong_with_a_line_is_said_in_one(tmp_path: Path, line: str, wha
     with pytest.raises(BadTrace) as refused:
         read(path)
     assert str(refused.value) == f"{path}, line 11{what}"
-
-
-def test_a_log_whose_lines_are_all_short_is_refused_at_the_first(tmp_path: Path) -> None:
-    with pytest.raises(BadTrace, match=r"line 1: it ends after field 3 \(wait time\); expected 18 fields$"):
-        read(writing(tmp_path, "1 2 3\n4 5 6\n"))
 
 
 @pytest.mark.parametrize(
@@ -198,121 +161,11 @@ def test_an_error_about_a_log_has_at_most_200_letters(
     assert len(str(refused.value)) <= 200
 
 
-def test_a_long_name_of_a_user_is_shown_in_part() -> None:
-    with pytest.raises(BadScenario, match=r"^user 'bob' has no job in log; there are: x+ \.\.\. x+$") as refused:
-        refuse_strangers("user", ["bob"], (LONG,), "log")
-    assert len(str(refused.value)) == 200
-
-
 def test_a_file_that_is_not_there_or_is_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadTrace, match=r"nowhere\.swf: there is no such file$"):
         read(tmp_path / "nowhere.swf")
     with pytest.raises(BadTrace, match="cannot be read"):
         read(tmp_path)
-
-
-fragments = st.sampled_from(
-    [
-        "1",
-        "-1",
-        "2.5",
-        "x",
-        "1e9",
-        "nan",
-        ";",
-        "|",
-        "\n",
-        " ",
-        "\0",
-        "\xa0",
-        "\u3000",
-        "\x1c",
-        "\u0663",
-        GOOD,
-        "\n" + GOOD,
-    ]
-).map(str.encode)
-
-
-@settings(deadline=None)  # the first call may compile
-@given(
-    data=st.lists(fragments | st.binary(max_size=8), max_size=40).map(b" ".join),
-    before=st.sampled_from([b"", GOOD.encode() + b"\n", GOOD.encode()[:-2]]),
-)
-def test_whatever_a_file_holds_it_is_read_or_refused_in_one_line(
-    tmp_path_factory: pytest.TempPathFactory, data: bytes, before: bytes
-) -> None:
-    path = tmp_path_factory.mktemp("any") / "log.swf"
-    path.write_bytes(before + data)
-    try:
-        read(path)
-    except BadTrace as refused:
-        assert "\n" not in str(refused)
-        assert len(str(refused)) <= 200
-
-
-seconds = st.integers(0, 10**9) | st.floats(0, 1e9)
-
-
-@st.composite
-def workloads(draw: st.DrawFn) -> Workload:
-    jobs = draw(st.integers(1, 30))
-
-    def column(values: st.SearchStrategy[float]) -> list[float]:
-        return draw(st.lists(values, min_size=jobs, max_size=jobs))
-
-    run_s = np.array(column(seconds), np.float64)
-    return Workload(
-        name="log.swf",
-        job=np.arange(1, jobs + 1),
-        submit_s=np.sort(np.array(column(seconds), np.float64)),
-        run_s=run_s,
-        limit_s=run_s + np.array(column(seconds), np.float64) + 1,
-        processors=np.array(column(st.integers(1, 10**6)), np.int64),
-        memory_mib=np.array(column(st.integers(0, 10**6)), np.float64),
-        user=np.array(column(st.integers(0, 2)), np.int32),
-        group=np.array(column(st.integers(0, 1)), np.int32),
-        job_class=np.zeros(jobs, np.int8),
-        users=("1", "12", "unknown"),
-        groups=("0", "5"),
-    )
-
-
-@settings(deadline=None)  # the first call may compile
-@given(made=workloads(), is_compressed=st.booleans())
-def test_what_is_written_is_what_is_read(
-    tmp_path_factory: pytest.TempPathFactory, made: Workload, is_compressed: bool
-) -> None:
-    path = tmp_path_factory.mktemp("swf") / ("log.swf.gz" if is_compressed else "log.swf")
-    wait_s = np.where(made.user == 0, np.nan, made.run_s)
-    write_swf(path, made, header={"MaxProcs": 10**6}, wait_s=wait_s)
-    found = read(path)
-    for name in ("job", "submit_s", "run_s", "limit_s", "processors"):
-        assert getattr(found.workload, name).tolist() == getattr(made, name).tolist()
-    assert found.workload.memory_mib == pytest.approx(made.memory_mib)
-    assert np.array_equal(found.wait_s, wait_s, equal_nan=True)
-    assert [found.workload.users[code] for code in found.workload.user] == [made.users[code] for code in made.user]
-    assert [found.workload.groups[code] for code in found.workload.group] == [made.groups[code] for code in made.group]
-    assert found.processors == 10**6
-
-
-def test_one_workload_is_written_as_the_same_bytes_each_time(tmp_path: Path) -> None:
-    made = read(shipped.PATH).workload
-    for name in ("one.swf.gz", "two.swf.gz"):
-        write_swf(tmp_path / name, made, header=shipped.HEADER)
-    assert (tmp_path / "one.swf.gz").read_bytes() == (tmp_path / "two.swf.gz").read_bytes()
-
-
-def test_a_user_whose_name_is_a_raised_digit_gets_a_number_as_others_do(tmp_path: Path) -> None:
-    made = replace(read(shipped.PATH).workload, users=("\N{SUPERSCRIPT TWO}",), user=np.zeros(2000, np.int32))
-    write_swf(tmp_path / "log.swf", made, header=shipped.HEADER)
-    assert read(tmp_path / "log.swf").workload.users == ("1",)
-
-
-def test_the_projects_own_trace_is_whole() -> None:
-    found = read(shipped.PATH)
-    assert (len(found.workload), found.processors, found.cleaning.rules) == (2000, shipped.PROCESSORS, ())
-    assert found.workload.processors.max() <= shipped.PROCESSORS
 
 
 @pytest.mark.slow
@@ -340,9 +193,3 @@ def test_the_reference_logs_have_the_waits_that_their_files_say() -> None:
     found = read(path)
     assert math.fsum(found.wait_s) == sum(int(row[2]) for row in rows)
     assert found.wait_s[found.workload.job.tolist().index(970)] == 36_538
-
-
-def test_a_log_keeps_its_lines_in_order_until_it_is_cleaned() -> None:
-    path = trace("SDSC-SP2.pyssEASY.swf.gz")
-    records = read_swf(path, lines_of(path), size="requested")[0]
-    assert records.jobs.job[:3].tolist() == [9, 8, 4]

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.random import PCG64, Generator
-from tests.simulation.traces import trace
 
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.errors import BadScenario
@@ -26,9 +25,7 @@ from gleaner.control.simulation.workloads.synthetic import (
     Uniform,
     limits_s,
     make,
-    whole,
 )
-from gleaner.control.simulation.workloads.traces import read
 
 MANY = 200_000
 POOL = of_processors(128)
@@ -57,12 +54,6 @@ def test_a_distribution_has_its_mean_and_deviation(distribution: Distribution, m
     assert values.std() == pytest.approx(deviation, rel=0.05)
 
 
-def test_the_ends_of_a_uniform_range_of_sizes_are_as_likely_as_its_middle() -> None:
-    counts = np.bincount(whole(Uniform(low=1, high=4), MANY, rng()).astype(int))
-    assert counts[0] == 0
-    assert counts[1:] / MANY == pytest.approx([0.25] * 4, abs=0.01)
-
-
 @settings(deadline=None)
 @given(load=st.floats(0.05, 3), jobs=st.integers(50, 400), seed=st.integers(0, 99))
 def test_the_jobs_arrive_at_the_load_asked_for(load: float, jobs: int, seed: int) -> None:
@@ -73,30 +64,9 @@ def test_the_jobs_arrive_at_the_load_asked_for(load: float, jobs: int, seed: int
     assert (np.diff(made.submit_s) >= 0).all()
 
 
-def test_gaps_between_poisson_arrivals_are_exponential() -> None:
-    gaps_s = np.diff(make(SyntheticSettings(jobs=MANY, load=0.01), POOL).submit_s)
-    assert gaps_s.std() == pytest.approx(gaps_s.mean(), rel=0.02)
-    assert (gaps_s > gaps_s.mean()).mean() == pytest.approx(math.exp(-1), abs=0.01)
-
-
 def test_the_load_counts_whole_nodes_where_jobs_get_whole_nodes() -> None:
     settings = SyntheticSettings(jobs=MANY, load=0.5, sizes=Constant(value=1), run_s=Constant(value=1000))
     assert make(settings, of_nodes(10, 16)).submit_s[-1] == pytest.approx(MANY * 1000 / (10 * 0.5), rel=0.001)
-
-
-def test_without_a_load_all_jobs_are_there_at_the_start() -> None:
-    made = make(SyntheticSettings(jobs=100), POOL)
-    assert made.submit_s.tolist() == [0] * 100
-    assert made.job.tolist() == list(range(1, 101))
-
-
-@pytest.mark.parametrize("source", [Source.DISTRIBUTIONS, Source.LUBLIN])
-def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(source: Source) -> None:
-    first, again, other = (
-        make(SyntheticSettings(source=source, jobs=500, load=0.9, seed=seed), POOL) for seed in (3, 3, 4)
-    )
-    assert (first.run_s.tobytes(), first.submit_s.tobytes()) == (again.run_s.tobytes(), again.submit_s.tobytes())
-    assert first.run_s.tobytes() != other.run_s.tobytes()
 
 
 @settings(deadline=None)
@@ -171,13 +141,6 @@ def test_drawn_jobs_keep_what_belongs_together() -> None:
     assert offered(made, 128) == pytest.approx(0.8, rel=0.02)
 
 
-def test_jobs_drawn_from_a_real_log_have_its_means() -> None:
-    log = read(trace("Theta-2022.swf.gz")).workload
-    made = synthetic.drawn(log, MANY, rng())
-    assert made.processors.mean() == pytest.approx(log.processors.mean(), rel=0.02)
-    assert made.run_s.mean() == pytest.approx(log.run_s.mean(), rel=0.02)
-
-
 def test_lublins_sizes_are_serial_powers_of_two_and_others_in_the_published_shares() -> None:
     size = lublin_feitelson.sizes(MANY, 128, rng())
     is_power = (size & (size - 1)) == 0
@@ -189,26 +152,6 @@ def test_lublins_sizes_are_serial_powers_of_two_and_others_in_the_published_shar
     assert log2.mean() == pytest.approx((0.875 * 1.2 + 5 + 0.125 * 7) / 2, abs=0.03)
 
 
-def test_lublins_run_times_have_the_moments_of_the_published_parameters() -> None:
-    size = np.full(MANY, 8, np.int64)
-    log_s = np.log(lublin_feitelson.run_times_s(size, rng()))
-    share = 0.6986 - 0.003 * 8
-    # Rounding down and the cut at exp(12) take a little of the mean of the two gamma distributions.
-    assert log_s.mean() == pytest.approx(share * 6.57 * 0.823 + (1 - share) * 639.1 * 0.0156, rel=0.01)
-    assert log_s.max() <= 12
-
-
-def test_lublins_larger_jobs_run_longer() -> None:
-    small, large = (lublin_feitelson.run_times_s(np.full(20_000, size, np.int64), rng()) for size in (1, 128))
-    assert np.median(large) > 5 * np.median(small)
-
-
-def test_lublins_gaps_have_the_mean_of_the_published_parameters() -> None:
-    log_s = np.log(lublin_feitelson.gaps_s(MANY, rng()))
-    assert log_s.max() <= 13
-    assert log_s.mean() == pytest.approx(6.0415 * 1.0519 * 0.8531, rel=0.02)
-
-
 def test_lublins_day_is_busiest_about_noon_and_quietest_before_dawn() -> None:
     cycle = lublin_feitelson.daily_cycle()
     assert cycle.mean() == pytest.approx(1)
@@ -218,9 +161,3 @@ def test_lublins_day_is_busiest_about_noon_and_quietest_before_dawn() -> None:
     assert offered(made, 128) == pytest.approx(0.8, rel=0.01)
     found = np.bincount((made.submit_s % 86_400 // 1800).astype(int), minlength=48) / MANY * 48
     assert found == pytest.approx(cycle, abs=0.15)
-
-
-def test_lublins_cycle_neither_loses_nor_gains_a_day() -> None:
-    days = np.full(10, 86_400.0)
-    assert lublin_feitelson.through_the_day_s(days).tolist() == (np.cumsum(days)).tolist()
-    assert (np.diff(lublin_feitelson.through_the_day_s(np.full(5000, 77.0))) > 0).all()

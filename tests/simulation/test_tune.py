@@ -4,12 +4,9 @@ import math
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -109,11 +106,6 @@ def test_ctrl_c_ends_the_work_and_what_is_done_is_the_answer(workers: int) -> No
     assert multiprocessing.active_children() == []
 
 
-def test_one_history_is_no_answer() -> None:
-    with pytest.raises(KeyboardInterrupt):
-        compare(sweep(), 9, 1, interrupted_after(1))
-
-
 @pytest.mark.slow
 def test_a_worker_that_is_killed_is_one_clear_line() -> None:
     def kill_one(done: int, _all: int) -> None:
@@ -122,32 +114,6 @@ def test_a_worker_that_is_killed_is_one_clear_line() -> None:
 
     with pytest.raises(SimulationError, match="a worker was killed"):
         compare(sweep(), 1000, 2, kill_one)
-
-
-@pytest.mark.slow
-def test_what_a_replay_refuses_comes_from_a_worker_in_its_own_words() -> None:
-    with pytest.raises(BadScenario, match="jobs are larger than the machine"):
-        compare(sweep(processors=4), 2, 2)
-
-
-SWEEPER = """
-from tests.simulation.test_tune import compare, sweep
-if __name__ == "__main__":
-    compare(sweep(), 1000, 2, lambda *counts: print(*counts, flush=True))
-"""
-
-
-@pytest.mark.slow
-def test_workers_end_with_their_parent(tmp_path: Path) -> None:
-    (tmp_path / "sweeper.py").write_text(SWEEPER)
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    with subprocess.Popen(
-        [sys.executable, str(tmp_path / "sweeper.py")], stdout=subprocess.PIPE, text=True, env=environment
-    ) as sweeper:
-        assert sweeper.stdout is not None
-        assert [sweeper.stdout.readline() for _ in range(3)][-1] == "2 1000\n"
-        sweeper.kill()
-        assert sweeper.stdout.read().count("\n") < 990  # the pipe ends when the last worker has ended
 
 
 def compared(wait_s: float, won: float, *, spread: float = 0.1, length_s: float = 3600.0) -> Comparison:
