@@ -3,13 +3,17 @@
 import hashlib
 import math
 import os
+import socket
+import ssl
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from email.message import Message
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from itertools import count
 from pathlib import Path
@@ -190,6 +194,62 @@ class Service:
         if self.server and self.thread:
             self.server.should_exit = True
             self.thread.join(timeout=20)
+
+
+Reply = tuple[int, bytes] | None
+
+
+@contextmanager
+def answering(
+    answer: Callable[[str, Message], Reply], *, tls: ssl.SSLContext | None = None, port: int = 0
+) -> Iterator[str]:
+    """Yield the URL of a server that is not Gleaner.
+
+    It answers each request by its method and path, and its headers. None breaks the connection.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", "0")))
+            reply = answer(f"{self.command} {self.path}", self.headers)
+            if reply is None:
+                self.connection.shutdown(socket.SHUT_RDWR)
+                return
+            self.send_response(reply[0])
+            self.send_header("Content-Length", str(len(reply[1])))
+            self.end_headers()
+            self.wfile.write(reply[1])
+
+        do_POST = do_PATCH = do_DELETE = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    running = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    if tls:
+        running.socket = tls.wrap_socket(running.socket, server_side=True)
+    threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{running.server_port}"
+    finally:
+        running.shutdown()
+        running.server_close()
+
+
+def become_user(patch: pytest.MonkeyPatch, folder: Path, url: str) -> Path:
+    """Set the settings of a user in this folder, and no others. Return the file with the token."""
+    for variable in [name for name in os.environ if name.startswith("GLEANER_")]:
+        patch.delenv(variable)
+    token = folder / "token"
+    token.write_text("a-secret\n")
+    token.chmod(0o600)
+    (folder / "gleaner.toml").write_text("")
+    patch.setenv("GLEANER_SETTINGS", str(folder / "gleaner.toml"))
+    patch.setenv("GLEANER_CLIENT__TOKEN_FILE", str(token))
+    patch.setenv("GLEANER_CLIENT__URL", url)
+    return token
 
 
 @contextmanager

@@ -11,12 +11,11 @@ import pytest
 from tests.cli.cli_harness import CliHarness
 
 from gleaner.agent.job_spec import SelfSave
-from gleaner.agent.messages import Assignment, Checkpoint, ReturnReason, Saved, Slice
+from gleaner.agent.messages import Assignment, ReturnReason
 from gleaner.control.cli.check import FAILED_FOR_S, Act, CanBeSaved, CheckEnd, next_step, out_of_patience
-from gleaner.control.models.jobs import NOT_SAVED, AttemptRow, CheckpointRow, Ending, EventRow, JobDetail, JobRow
-from gleaner.control.queue import attempt_reports, queries
-from gleaner.control.queue.database import snapshot, transaction
-from gleaner.control.queue.transitions import record
+from gleaner.control.models.jobs import AttemptRow, CheckpointRow, Ending, EventRow, JobDetail, JobRow
+from gleaner.control.queue import queries
+from gleaner.control.queue.database import snapshot
 from gleaner.control.states import Outcome, State
 
 AFTER_S = 10.0
@@ -176,47 +175,6 @@ def begun(harness: CliHarness) -> "subprocess.Popen[str]":
 def claimed(harness: CliHarness) -> Assignment:
     (found,) = until(harness.node.claim)
     return found
-
-
-def save(harness: CliHarness, found: Assignment) -> None:
-    """Save the job when it is held, as its agent does."""
-    until(lambda: seen(harness, found.job).job.held)
-    made = Checkpoint(attempt=found.attempt, number=1, digest=f"sha256:{'0' * 64}", size_bytes=5, log_lines=0)
-    with transaction(harness.state.engine) as db:
-        report = Saved(checkpoint=made, slice=Slice(started_s=time.time(), compute_s=1.0))
-        attempt_reports.record_save(db, found.job, found.attempt, report, now_s=time.time())
-
-
-def answer(process: "subprocess.Popen[str]") -> tuple[int, dict[str, Any]]:
-    out, err = process.communicate(timeout=120)
-    assert "Traceback" not in err
-    return process.returncode, json.loads(out)
-
-
-@pytest.mark.slow
-def test_a_program_that_is_saved_restored_and_saved_again_can_be_saved(harness: CliHarness) -> None:
-    process = begun(harness)
-    first = claimed(harness)
-    assert (first.image, first.spec.command) == ("lab:1", ("simulate", "--seed", "1"))
-    save(harness, first)
-    second = claimed(harness)
-    assert second.checkpoint is not None
-    save(harness, second)
-    code, told = answer(process)
-    assert (code, told["verdict"], told["job"]) == (0, "yes", first.job)
-    assert seen(harness, first.job).job.outcome is Outcome.CANCELLED
-
-
-@pytest.mark.slow
-def test_a_program_that_cannot_be_saved_is_a_no_while_its_slice_goes_on(harness: CliHarness) -> None:
-    process = begun(harness)
-    job = claimed(harness).job
-    until(lambda: seen(harness, job).job.held)
-    with transaction(harness.state.engine) as db:
-        record(db, job, NOT_SAVED, now_s=time.time(), attempt=1, detail=QUEUE)
-    code, told = answer(process)
-    assert (code, told["verdict"], told["reason"]) == (1, "no", QUEUE)
-    assert seen(harness, job).job.outcome is Outcome.CANCELLED
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from tests.cli.cli_harness import CliHarness
-from tests.slurm.records import node, seen
 
 from gleaner.agent.messages import ReturnReason
 from gleaner.control.models.decisions import DecisionKind
@@ -102,17 +101,6 @@ def test_a_decision_of_an_older_slice_is_not_cited(admin: CliHarness, harness: C
 
 
 @pytest.mark.slow
-def test_a_job_that_waits_says_for_what(harness: CliHarness) -> None:
-    job = submit(harness)
-    assert harness.good("why", str(job)) == f"job {job} is New and waits: the cluster is not read yet.\n"
-    harness.state.cluster = seen(time.time(), node("n1", 64, 65536, "ALLOCATED"))
-    assert harness.good("why", str(job)) == f"job {job} is New and waits: no node is idle.\n"
-    harness.good("hold", str(job))
-    said = harness.good("why", str(job))
-    assert "waits: held: by alice (release it with `glean release`)" in said
-
-
-@pytest.mark.slow
 def test_a_job_says_why_its_last_slice_could_not_be_saved(harness: CliHarness) -> None:
     job = submit(harness)
     reason = "it has a POSIX message queue (mq_open): use a pipe"
@@ -126,16 +114,6 @@ def test_a_job_says_why_its_last_slice_could_not_be_saved(harness: CliHarness) -
     why = harness.good("why", str(job))
     assert f"waits: held: {said}; found 2 times, on node1 (release it with `glean release`)." in why
     assert why.count(reason) == 1
-
-
-@pytest.mark.slow
-def test_a_job_that_has_ended_or_started_without_a_question_says_so(harness: CliHarness) -> None:
-    job = submit(harness)
-    (claimed,) = harness.node.claim()
-    assert "nothing about it is recorded" in harness.good("why", str(job))
-    harness.node.complete(claimed)
-    assert harness.good("why", str(job)) == f"job {job} has ended: succeeded.\n"
-    assert json.loads(harness.good("why", str(job), "--json"))["decision"] is None
 
 
 @pytest.mark.slow
@@ -167,11 +145,6 @@ def test_a_job_of_slurms_says_what_was_decided_about_it(
     assert "has decided nothing" in harness.good("why", "slurm:4712_3")
 
 
-@pytest.mark.parametrize("job", ["seven", "0", "-3", "node:7", "slurm:x", "4711_3", "job:7_1"])
-def test_what_is_no_job_is_one_clear_line(harness: CliHarness, job: str) -> None:
-    assert "JOB must be a job's number, or slurm:NUMBER" in harness.refused("why", "--", job, code=2)
-
-
 @pytest.mark.slow
 def test_a_decision_of_a_live_claim_replayed_is_the_same(admin: CliHarness, harness: CliHarness) -> None:
     job = waits_between_others(admin, harness)
@@ -194,20 +167,6 @@ def test_a_saved_decision_is_replayed_without_control(harness: CliHarness) -> No
 
 
 @pytest.mark.slow
-def test_another_answer_is_shown_and_the_exit_code_says_so(admin: CliHarness) -> None:
-    number = stored(admin, "job 1", answer=ANSWER | {"start": [1, 2]})
-    code, out, _ = admin.run("simulate", "replay", str(number))
-    assert code == 1
-    assert f"decision {number}: 2 differences" in out
-    assert [line.split() for line in out.splitlines()[2:]] == [
-        ["answer.start[0]", "1", "2"],
-        ["answer.start[1]", "2", "(nothing)"],
-    ]
-    code, out, _ = admin.run("simulate", "replay", str(number), "--json")
-    assert (code, json.loads(out)["same"], len(json.loads(out)["differences"])) == (1, False, 2)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -220,9 +179,3 @@ def test_another_answer_is_shown_and_the_exit_code_says_so(admin: CliHarness) ->
 def test_what_cannot_be_replayed_is_one_clear_line(admin: CliHarness, change: dict[str, Any], said: str) -> None:
     number = stored(admin, "job 1", **change)
     assert said.format(number=number) in admin.refused("simulate", "replay", str(number), code=2)
-
-
-def test_a_file_that_is_no_decision_is_one_clear_line(harness: CliHarness) -> None:
-    (harness.folder / "other.json").write_text("{}")
-    assert "other.json: not a decision" in harness.refused("simulate", "replay", "other.json", code=2)
-    assert "nowhere.json: No such file" in harness.refused("simulate", "replay", "nowhere.json", code=2)

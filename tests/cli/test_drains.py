@@ -1,6 +1,5 @@
 """`glean drain`, `glean resume` and `glean migrate`, with made nodes behind a real control program."""
 
-import json
 import os
 import signal
 import threading
@@ -47,32 +46,6 @@ def test_a_drain_says_what_happened_to_what_was_there(admin: CliHarness, nodes: 
     assert nodes.marked == {"n1", "n2"}
     assert admin.good("resume", "n1", "n2") == "n1, n2: in use again\n"
     assert nodes.marked == set()
-
-
-@pytest.mark.slow
-def test_a_dry_run_says_what_would_happen_and_that_nothing_was_done(admin: CliHarness, nodes: FakeCluster) -> None:
-    nodes.run("20", "n1", partition=OTHERS_IN)
-    out = admin.good("drain", "--dry-run", "n1")
-    assert "is not touched" in out
-    assert "n1 could be drained; 1 job of others is not touched, it ends at" in out
-    assert nodes.acts == []
-
-
-@pytest.mark.slow
-def test_a_refusal_is_exit_code_1_and_names_what_is_in_the_way(admin: CliHarness, nodes: FakeCluster) -> None:
-    nodes.run("13", "n1", "n3", kind=JobClass.PREEMPTIBLE)
-    code, out, _ = admin.run("drain", "n1")
-    assert (code, nodes.reasons) == (1, {})
-    assert "n1: not drained: alice's job 13 also runs on n3 (see --spanning)" in out
-    code, out, _ = admin.run("resume", "n1")
-    assert code == 1
-    assert out == "n1: not set back: not drained by us: n1 (not drained)\n"
-
-
-def test_without_waiting_it_only_asks(admin: CliHarness, nodes: FakeCluster) -> None:
-    nodes.run("20", "n1", partition=OTHERS_IN)
-    row = json.loads(admin.good("drain", "--no-wait", "--json", "n1"))
-    assert row["phase"] == "asked"
 
 
 @pytest.mark.slow

@@ -10,17 +10,17 @@ import json
 import os
 import shlex
 import tarfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from email.message import Message
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.cli_harness import Reply, answering, become_user
 from tests.cli.test_any_answer import AGENT, ATTEMPT, DETAIL, DRAIN, IMAGE, JOB, NODES, OWNERS, SPEC, STATUS, TOKEN
 from tests.cli.test_decisions import ANSWER, GIVEN
 from tests.cli.test_simulate import TRACE
@@ -241,40 +241,20 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[st
     """A server that gives these answers, and the settings of a user of it. All times are in UTC."""
     told: dict[str, Any] = {}
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(request: str, _headers: Message) -> Reply:
+        wanted = request.partition("?")[0]
+        if wanted.endswith("/output"):
+            return 200, output()
+        return (200 if wanted in told else 404), json.dumps(told.get(wanted, {"detail": "no"})).encode()
 
-        def answer(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", "0")))
-            wanted = f"{self.command} {self.path.partition('?')[0]}"
-            body = output() if wanted.endswith("/output") else json.dumps(told.get(wanted, {"detail": "no"})).encode()
-            self.send_response(200 if wanted in told or wanted.endswith("/output") else 404)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_GET = do_POST = do_PATCH = do_DELETE = answer
-
-        def log_message(self, *_: object) -> None:
-            return
-
-    (tmp_path / "token").write_text("a-secret")
-    (tmp_path / "token").chmod(0o600)
-    (tmp_path / "gleaner.toml").write_text("")
-    (tmp_path / "desk").mkdir()
-    for variable in [name for name in os.environ if name.startswith("GLEANER_")]:
-        monkeypatch.delenv(variable)
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.setenv("COLUMNS", "80")
     time.tzset()
+    (tmp_path / "desk").mkdir()
     monkeypatch.chdir(tmp_path / "desk")
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        monkeypatch.setenv("GLEANER_SETTINGS", "../gleaner.toml")
-        monkeypatch.setenv("GLEANER_CLIENT__TOKEN_FILE", "../token")
-        monkeypatch.setenv("GLEANER_CLIENT__URL", f"http://127.0.0.1:{server.server_port}")
+    with answering(answer) as url:
+        become_user(monkeypatch, Path(".."), url)
         yield told
-        server.shutdown()
     monkeypatch.undo()
     time.tzset()
 

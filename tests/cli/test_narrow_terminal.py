@@ -5,12 +5,10 @@ import re
 
 import pytest
 from tests.cli.test_any_answer import AGENT, JOB
-from tests.cli.test_golden import ROW
 
-from gleaner.control.cli import campaigns, render
+from gleaner.control.cli import render
 from gleaner.control.cli.output import Answer
 from gleaner.control.models.agents import AgentRow
-from gleaner.control.models.campaigns import CampaignList, CampaignRow
 from gleaner.control.models.jobs import JobList, JobRow, Submitted
 
 REASON = "its lease has ended: no heartbeat for 180 s, so its jobs were returned; see the agents' logs on the storage "
@@ -70,19 +68,6 @@ def test_agents_are_readable_and_their_reasons_are_folded(
     assert "SCHEDULER'S ID" in said
     place = lines[0].index("REASON")
     assert " ".join(line[place:].strip() for line in lines[1:]) == REASON.strip(), "no word is cut"
-
-
-@pytest.mark.parametrize("columns", [80, 200])
-def test_campaigns_are_readable_and_a_date_stands_there_only_if_results_have_one(
-    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    row = CampaignRow.model_validate(ROW | {"name": "zmumu-production", "succeeded": 90_000, "new": 1000})
-    for kept, has_date in ((None, False), (1.8e9, columns == 200)):
-        found = CampaignList(campaigns=(row.model_copy(update={"kept_until_s": kept}),), total=1)
-        lines, said = shown(tuple(campaigns.listed(found)), columns, capsys, monkeypatch)
-        assert max(map(len, lines)) <= columns
-        assert all(word in lines[0] for word in ("CAMPAIGN", "NAME", "JOBS", "EXPECTED END"))
-        assert ("KEPT UNTIL" in lines[0], "KEPT UNTIL" in said) == (has_date, bool(kept) and not has_date)
 
 
 def test_a_person_who_submits_is_shown_the_next_commands(

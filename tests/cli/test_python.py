@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -114,10 +113,3 @@ def test_an_error_has_controls_line_and_a_kind(is_async: bool, token: Path) -> N
     with server(repeat((409, '{"detail": "job 5 has ended"}'))) as (url, _), pytest.raises(ClientError) as raised:
         ask(url, is_async=is_async)
     assert (str(raised.value), raised.value.kind, raised.value.status) == ("job 5 has ended", ErrorKind.CONFLICT, 409)
-
-
-@pytest.mark.parametrize("make", [Client, AsyncClient])
-def test_a_wrong_option_is_named(make: Callable[..., object], token: Path) -> None:
-    with pytest.raises(ClientError, match="timeout_s must be more than 0, found -1") as raised:
-        make(url="http://127.0.0.1:1", timeout_s=-1)
-    assert (raised.value.kind, raised.value.option) == (ErrorKind.INVALID, "timeout_s")

@@ -130,20 +130,3 @@ def test_a_new_site_needs_four_commands(admin: CliHarness, tmp_path: Path) -> No
     _, err = running.communicate(timeout=30)
     assert running.returncode == 0
     assert "Traceback" not in err
-
-
-def test_a_storage_folder_that_cannot_be_made_is_one_line(admin: CliHarness, tmp_path: Path) -> None:
-    admin.environment["GLEANER_STORAGE__FOLDER"] = str(tmp_path / "none" / "storage")
-    assert f"{tmp_path}/none/storage" in admin.refused("control", "prepare", code=1)
-
-
-def test_a_key_that_cannot_be_made_is_one_line(admin: CliHarness, tmp_path: Path) -> None:
-    admin.environment["GLEANER_STORAGE__FOLDER"] = str(tmp_path / "storage")
-    admin.environment["GLEANER_QUEUE__SECRET_KEY_FILE"] = str(tmp_path / "none" / "key")
-    assert f"{tmp_path}/none/key, cannot be made: No such file" in admin.refused("control", "prepare", code=1)
-
-
-def test_control_does_not_start_with_wrong_settings(harness: CliHarness) -> None:
-    harness.environment["GLEANER_ROUNDS__LENGTH_S"] = "1"
-    line = harness.refused("control", "run", code=2)
-    assert line.startswith("environment variable GLEANER_ROUNDS__LENGTH_S: [rounds] length_s must be at least 30")

@@ -75,12 +75,6 @@ def test_jobs_that_share_nodes_are_counted_and_agents_are_preempted(capsys: pyte
     assert ", with preemption" in said
 
 
-@pytest.mark.slow
-def test_jobs_that_can_never_start_are_counted_and_the_others_tuned_for(capsys: pytest.CaptureFixture[str]) -> None:
-    assert asked("--scheduler", "omfs", "--set", "scheduler.omfs.percent.1=50") in {0, 1}
-    assert "never start under omfs; the waits are those of the others" in capsys.readouterr().err
-
-
 SHARED = ("--nodes", "8", "--cores", "16", "--set", "machine.allocation=cores")
 
 
@@ -89,16 +83,9 @@ SHARED = ("--nodes", "8", "--cores", "16", "--set", "machine.allocation=cores")
     [
         ((*SHARED, "--scheduler", "conservative"), "scheduler conservative needs nodes that are alike"),
         (("--processors", "1000000"), "without agents no regular job waits, so give --wait-limit in seconds"),
-        (("--wait-limit", "much"), "--wait-limit: expected a time such as"),
         (("--wait-limit=-1%",), "--wait-limit: expected a limit such as 1% or 90s, found '-1%'"),
-        (("--lengths", "1h,soon"), "--lengths: expected a time such as"),
         (("--lengths", "1h,20s"), "--lengths: control takes no agents below 30 s"),
-        (("--lengths", "1m"), "no agent would compute: the longest has 1 min, and a save, a restore and the margin"),
-        (("--set", "agents.margin_s=soon"), "--set agents.margin_s must be a valid number"),
         (("--seeds", "1"), "'--seeds': must be greater than or equal to 2"),
-        (("--json", "nowhere/out.json"), "nowhere/out.json: there is no folder nowhere"),
-        (("--report", str(PATH)), f"{PATH} cannot be written: it is read"),
-        (("--processors", "16", "--nodes", "2"), "[machine]: processors is a pool without nodes"),
     ],
 )
 def test_what_makes_no_sense_is_one_line(

@@ -40,25 +40,11 @@ def test_wait_ends_with_1_when_a_job_failed_or_was_cancelled(harness: CliHarness
     assert json.loads(out)["failed"] == 1
 
 
-def test_wait_gives_up_after_its_time_out(harness: CliHarness) -> None:
-    job = str(submit(harness))
-    code, out, err = harness.run("wait", job, "--timeout", "0.2", "--json")
-    assert (code, err) == (1, "glean: 1 not ended after 0.2 s\n")
-    assert json.loads(out)["new"] == 1
-
-
 def test_wait_says_when_only_held_jobs_are_left(harness: CliHarness) -> None:
     job = str(submit(harness, "--hold"))
     code, _, err = harness.run("wait", job, "--timeout", "5")
     assert code == 1
     assert "every job that is left is held" in err
-
-
-def test_ctrl_c_ends_wait_quietly(harness: CliHarness) -> None:
-    process = waiting_for_a_held_job(harness, submit(harness, "--hold"))
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
-    assert (process.returncode, out, err) == (130, "", "")
 
 
 def waiting_for_a_held_job(harness: CliHarness, job: int) -> "subprocess.Popen[str]":
@@ -106,11 +92,6 @@ def test_wait_goes_on_when_control_was_restarted(harness: CliHarness, service: S
     out, err = waiting.communicate(timeout=30)
     assert (waiting.returncode, err) == (0, "")
     assert json.loads(out)["succeeded"] == 1
-
-
-def test_wait_does_not_begin_without_control(harness: CliHarness, service: Service) -> None:
-    service.stop()
-    assert harness.refused("wait", "1", code=3).startswith("cannot reach control at ")
 
 
 def on_a_terminal(harness: CliHarness, *arguments: str) -> "tuple[subprocess.Popen[bytes], int]":
