@@ -110,7 +110,7 @@ bench-page: venv  ## the web page with 100,000 jobs and 1,000 nodes: first paint
 bench-simulate: venv  ## jobs a second of the simulator, beside AccaSim (ARGS=--quick: two minutes)
 	@$(BIN)/python tests/benchmarks/bench_simulate.py $(ARGS)
 
-bench-boundary:  ## slices lost at the shared end, and time computed; two and a half hours (ARGS="--slices 8": half an hour; ARGS=--resume: what lacks)
+bench-boundary:  ## slices lost at the shared end, and time computed; two and a half hours (ARGS="--slices 8": half an hour)
 	@deploy/setup.sh
 	@$(MAKE) --no-print-directory venv
 	@$(BIN)/python tests/benchmarks/bench_boundary.py $(ARGS)

@@ -11,7 +11,6 @@ last checkpoint, of these. `computed_share`: seconds computed and kept, of all s
 
 import argparse
 import hashlib
-import json
 import math
 import os
 import shutil
@@ -21,7 +20,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -117,15 +116,14 @@ def name_of(case: Case) -> str:
     return f"{case.nodes}-{case.oversubscribed}-{case.storage_mb_s or 'full'}-{case.job_mb}"
 
 
-def main(words: list[str] | None = None) -> None:
-    options = _options(words)
+def main() -> None:
+    options = _options()
     console = Console()
     wanted = cases(options)
     if not wanted:
         raise SystemExit(f"no row is called {options.only}; they are {', '.join(map(name_of, cases(_options([]))))}")
-    rows = _kept() if options.resume else []
-    wanted = [case for case in wanted if not any(_is_of(row, case) for row in rows)]
-    figures = StoredFigures(OUTPUT, rows=[asdict(row) for row in rows])
+    rows: list[Row] = []
+    figures = StoredFigures(OUTPUT, rows=[])
     failures: list[str] = []
     OUTPUT.parent.mkdir(exist_ok=True)
     try:
@@ -155,24 +153,7 @@ def _options(words: list[str] | None = None) -> argparse.Namespace:
     said = "seconds a slice; on slow storage longer by what all jobs take to be written three times"
     parser.add_argument("--slice-s", type=float, default=20.0, help=said)
     parser.add_argument("--only", help="one row, for example cold-2-full-25: nodes, processes a core, MB/s, MB a job")
-    parser.add_argument("--resume", action="store_true", help="keep the rows of before, and measure those that lack")
     return parser.parse_args(words)
-
-
-def _kept() -> list[Row]:
-    """Return the rows that were measured before."""
-    try:
-        return [Row(**row) for row in json.loads(OUTPUT.read_text())["rows"]]
-    except FileNotFoundError:
-        return []
-    except (ValueError, TypeError, KeyError) as error:
-        raise SystemExit(f"{OUTPUT} is no file of this benchmark's: remove it, or leave --resume out") from error
-
-
-def _is_of(row: Row, case: Case) -> bool:
-    """Return whether a row is what this case would measure."""
-    same = ("nodes", "oversubscribed", "storage_mb_s", "job_mb", "slice_s")
-    return row.slices >= case.slices and all(getattr(row, name) == getattr(case, name) for name in same)
 
 
 # ── the node ──────────────────────────────────────────────────────────────────────────────────────────────

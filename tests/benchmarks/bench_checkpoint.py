@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.benchmarks.checkpoints.two_minutes import Share, measured
 from tests.benchmarks.stored_figures import StoredFigures, ended, failure
 
 HERE = Path(__file__).parent
@@ -126,12 +125,6 @@ def main() -> None:
     console.print(f"the disk takes {disk_mib_s:.0f} MiB/s (4 GiB written and synced)")
     for line in _ratios(rows):
         console.print(line)
-    for share in [] if options.no_slice else _two_minutes():
-        figures.add("two_minute_slices", asdict(share) | {"of_slice": share.of_slice})
-        console.print(
-            f"a slice of {share.slice_s:.0f} s of a 200 MB job: {share.restore_s:.1f} s to restore, "
-            f"{share.save_s:.1f} s to save, {share.of_slice:.0%} computing ({share.of_round:.0%} of the round)"
-        )
     if failures:
         raise SystemExit(f"{len(failures)} of {len(cases)} could not be measured, the first: {failures[0]}")
 
@@ -145,15 +138,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--full", action="store_true", help="also the slow ways with half-zero memory, and 8 GB")
     parser.add_argument("--ways", default=",".join(LABELS), help="only these, with commas between")
     parser.add_argument("--most-mib", type=int, default=10**6, help="leave out what is larger, all processes together")
-    parser.add_argument("--no-slice", action="store_true", help="leave out the slices on the demo cluster (6 minutes)")
     parser.add_argument("--python-path", type=Path, help="take the agent from here rather than from the image")
     return parser.parse_args()
-
-
-def _two_minutes() -> list[Share]:
-    subprocess.run([ROOT / "images/build.sh"], check=True)
-    subprocess.run([ROOT / "deploy/cluster.sh", "up"], check=True)
-    return measured()
 
 
 class Node:

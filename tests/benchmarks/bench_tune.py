@@ -5,16 +5,9 @@ without agents. The trace of 100,000 jobs has five and a half years; a seed is a
 weeks.
 """
 
-import argparse
 import os
-import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from tests.benchmarks.stored_figures import StoredFigures, ended
 
 from gleaner.control.simulation.model import of_nodes
 from gleaner.control.simulation.settings import AgentSettings, CostSettings, SchedulerSettings
@@ -22,7 +15,6 @@ from gleaner.control.simulation.tuning.tune import Sweep, compare, settings_of
 from gleaner.control.simulation.tuning.variants import variation
 from gleaner.control.simulation.workloads.synthetic import Exponential, LimitSettings, Source, SyntheticSettings, make
 
-OUTPUT = Path("bench-output/tune.json")
 NODES = 4000
 JOBS = 100_000
 AGENTS = AgentSettings(save=CostSettings(constant_s=60), restore=CostSettings(constant_s=60))
@@ -58,18 +50,3 @@ def swept(*, jobs: int = JOBS, seeds: int = 10) -> Swept:
     began_s = time.perf_counter()
     compare(Sweep(workload, machine, SchedulerSettings(), variation(workload), tried), seeds, workers)
     return Swept(len(tried), seeds, jobs, workers, time.perf_counter() - began_s)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--jobs", type=int, default=JOBS)
-    options = parser.parse_args()
-    figures = StoredFigures(OUTPUT, sweeps=[])
-    found = swept(jobs=options.jobs, seeds=options.seeds)
-    figures.add("sweeps", found)
-    print(found.said)
-
-
-if __name__ == "__main__":
-    sys.exit(ended(main, "bench_tune", OUTPUT))
