@@ -1,7 +1,7 @@
 """Stands in for the module PySlurm, in the same folder as the faked programs of Slurm: it tells of their jobs.
 
 With `away` it fails as PySlurm does without slurmctld, with `hangs` no call is answered, `broken` ends the process as
-Slurm's library does, `chatty` lets the library print, and `built` holds the version of Slurm that it was built for.
+Slurm's library does, and `built` holds the version of Slurm that it was built for.
 """
 
 import json
@@ -32,8 +32,6 @@ def slurm_api_version() -> tuple[int, ...]:
 
 
 def call() -> None:
-    if (HERE / "chatty").exists():
-        os.write(1, b"what no answer is\n")
     if (HERE / "hangs").exists():
         time.sleep(60)
     if (HERE / "away").exists():

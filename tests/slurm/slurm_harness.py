@@ -12,7 +12,7 @@ from typing import Any
 
 from gleaner.control.settings import ClusterSettings
 from gleaner.control.slurm.agents_view import agents_view
-from gleaner.control.slurm.interface import AGENT_PREFIX, AgentRequest, Cluster, ClusterUnavailable, SchedulerId
+from gleaner.control.slurm.interface import AGENT_PREFIX, AgentRequest, Cluster, SchedulerId
 from gleaner.control.slurm.local import LocalCluster
 from gleaner.control.slurm.program_cluster import SlurmCluster
 from gleaner.control.slurm.pyslurm import PySlurmCluster
@@ -54,17 +54,6 @@ class Place:
     def look(self) -> Snapshot:
         """Look now."""
         return agents_view(self.cluster.read(time.time()), self.partition)
-
-    def once_it_answers(self, *, within_s: float = 60) -> Snapshot:
-        """Return the first view after Slurm was away. On a busy machine the first answers may come too late."""
-        until_s = time.monotonic() + within_s
-        while True:
-            try:
-                return self.look()
-            except ClusterUnavailable:
-                if time.monotonic() > until_s:
-                    raise
-                time.sleep(0.1)
 
     def eventually(self, holds: Callable[[Snapshot], bool], *, within_s: float = 180) -> Snapshot:
         """The first view for which this holds."""

@@ -3,11 +3,10 @@
 from pathlib import Path
 
 import pytest
-from tests.entitlements.entitlements_harness import SHARES, EntitlementsHarness
+from tests.entitlements.entitlements_harness import SHARES
 from tests.slurm.slurm_harness import FakedSlurm
 
 from gleaner.control.settings import ClusterSettings
-from gleaner.control.slurm.accounting import check_accounting
 from gleaner.control.slurm.interface import ClusterError, ClusterUnavailable
 from gleaner.control.slurm.program_cluster import SlurmCluster
 
@@ -50,12 +49,6 @@ def cluster(partitions: tuple[str, ...]) -> SlurmCluster:
     return SlurmCluster(ClusterSettings(timeout_s=TIMEOUT_S), Path("/nowhere"), partitions)
 
 
-@pytest.mark.parametrize("what", ["associations", "associations,limits", "associations,limits,qos,safe"])
-def test_accounting_that_enforces_associations_is_fit_for_entitlements(accounting: FakedSlurm, what: str) -> None:
-    enforces(accounting, what)
-    check("physics", "biology")
-
-
 def test_each_partition_that_slurm_does_not_know_is_named(accounting: FakedSlurm) -> None:
     with pytest.raises(ClusterError) as refused:
         check("physics", partitions=("shared", "long"))
@@ -76,12 +69,6 @@ def test_entitlements_refuses_where_anybody_could_name_any_account(
     assert not isinstance(refused.value, ClusterUnavailable), "asking again would not help"
 
 
-def test_a_configuration_that_says_nothing_of_it_is_no_yes(accounting: FakedSlurm) -> None:
-    accounting.switch("config", "Configuration data as of 2026-11-20T10:00:00\n")
-    with pytest.raises(ClusterError, match="names no AccountingStorageEnforce"):
-        check_accounting(timeout_s=TIMEOUT_S)
-
-
 @pytest.mark.parametrize("name", ["alchemy", "phys", "Physics"])
 def test_an_entitled_account_that_slurm_does_not_know_is_one_clear_line(accounting: FakedSlurm, name: str) -> None:
     with pytest.raises(ClusterError) as refused:
@@ -97,24 +84,3 @@ def test_a_slurm_that_cannot_be_asked_is_asked_again_later(accounting: FakedSlur
     accounting.switch("away", program)
     with pytest.raises(ClusterUnavailable, match=f"Slurm does not answer: {program}"):
         check("physics")
-
-
-@pytest.mark.parametrize("wrong", ["account", "enforcement"])
-def test_control_says_what_is_wrong_does_nothing_to_anybody_and_enforces_once_it_is_mended(
-    accounting: FakedSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
-) -> None:
-    harness = EntitlementsHarness(tmp_path)
-    monkeypatch.setattr(harness.cluster, "check_owners", cluster(("shared",)).check_owners)
-    if wrong == "account":
-        has(accounting, "root", "physics", "biology")
-    else:
-        enforces(accounting, "none")
-    harness.cluster.enter("p", "physics", 6)
-    harness.rounds(3)
-    said = harness.state.entitlements.problem
-    assert said.startswith("[entitlements] entitled names chemistry" if wrong == "account" else "Slurm's Accounting")
-    assert "\n" not in said
-    assert (harness.runs, harness.cluster.acts, harness.decided("p")) == (set(), [], ())
-    mend(accounting)
-    harness.rounds(2)
-    assert (harness.runs, harness.state.entitlements.problem) == ({"p"}, "")

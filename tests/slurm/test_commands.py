@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.slurm.records import WORD, short_table
 
 from gleaner.control.settings import ClusterSettings
-from gleaner.control.slurm import commands, parse
-from gleaner.control.slurm.agents_view import agent_phase, agents_view, regular_nodes
+from gleaner.control.slurm import commands
+from gleaner.control.slurm.agents_view import agent_phase, agents_view
 from gleaner.control.slurm.interface import AgentRequest, ClusterError
 from gleaner.control.slurm.parse import parse_submitted, parse_tables
 from gleaner.control.slurm.snapshot import JobPhase, SlurmJob, Snapshot
@@ -70,10 +70,6 @@ def test_only_nodes_that_slurm_calls_idle_or_planned_are_free() -> None:
     assert seen.nodes["n9"].state == "something-new"
 
 
-def test_nodes_in_use_that_are_not_ours_are_regular() -> None:
-    assert regular_nodes(view(nodes_text(**NODES), jobs_text(*AGENTS))) == {"n4"}
-
-
 def test_nodes_and_jobs_of_other_partitions_are_none_of_provisionings() -> None:
     both = nodes_text(n1="idle", n2="idle") + nodes_text("shared", n2="idle", n3="idle")
     elsewhere = jobs_text(AGENTS[0]).replace(f"gleaner{WORD}gleaner{WORD}", f"gleaner{WORD}shared{WORD}")
@@ -85,16 +81,6 @@ def test_of_everybodys_jobs_only_those_of_our_own_user_are_agents() -> None:
     """A name is anybody's to choose."""
     text = jobs_text(AGENTS[0], user="1000") + jobs_text(AGENTS[1], user="1001")
     assert [agent.name for agent in view(nodes_text(**NODES), text, own=1000).jobs] == ["gleaner-b"]
-
-
-def test_agents_are_told_from_other_jobs_by_their_name() -> None:
-    seen = view(nodes_text(**NODES), jobs_text(*AGENTS))
-    assert [(agent.name, agent_phase(agent)) for agent in seen.jobs] == [
-        ("gleaner-b", JobPhase.PENDING),
-        ("gleaner-a", JobPhase.RUNNING),
-        ("gleaner-c", JobPhase.ENDING),
-        ("gleaner-d", JobPhase.ENDING),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -132,26 +118,6 @@ def test_a_record_that_cannot_be_read_is_left_out_alone_unless_it_is_an_agents()
             own=1000,
             read_s=1.0,
         )
-
-
-@pytest.mark.parametrize(("known", "wrong"), [("4000", "many"), ("0/6/0/6", "6")])
-def test_a_lone_node_that_cannot_be_read_costs_no_job_anything(known: str, wrong: str) -> None:
-    found = parse_tables(nodes_text(n1="idle").replace(known, wrong), jobs_text(AGENTS[1]), WORD, own=1000, read_s=1.0)
-    seen = agents_view(found, "gleaner")
-    assert (dict(seen.nodes), [agent.name for agent in seen.jobs]) == ({}, ["gleaner-a"])
-    assert found.gaps.startswith(f"Slurm said of node n1 what cannot be read: '{wrong}', where ")
-
-
-def test_a_lone_job_that_cannot_be_read_costs_no_node_anything() -> None:
-    jobs = jobs_text(("7", "RUNNING", "n[1-", "1", "1", "2", "foreign"))
-    found = parse_tables(nodes_text(n1="idle"), jobs, WORD, own=1000, read_s=1.0)
-    assert (list(found.nodes), found.jobs) == (["n1"], ())
-    assert found.gaps == "Slurm said of job 7 what cannot be read: 'n[1-' names no nodes"
-
-
-def test_each_task_of_an_array_is_a_row_since_slurm_cuts_a_list_of_tasks_after_64_letters() -> None:
-    for question in (parse.ask_job(WORD, "7_97"), parse.ask_jobs(WORD, "--me")):
-        assert "--array" in question
 
 
 @pytest.mark.parametrize("answer", ["", "Submitted batch job 5", "abc"])

@@ -90,15 +90,8 @@ def test_an_agent_that_has_ended_is_still_among_the_recent_jobs_of_its_node_and_
     assert recent or place.cluster.read_recent([node]) == ()
 
 
-def test_an_excluded_node_that_the_scheduler_does_not_know_refuses_no_agent(place: Place) -> None:
+def test_an_agent_keeps_off_excluded_nodes_and_one_that_the_scheduler_does_not_know_refuses_none(place: Place) -> None:
     first, *others = [node.name for node in place.look().nodes.values()]
     place.submit(place.request(exclude=("nodeX", *others)))
-    view = place.eventually(lambda view: [agent_phase(agent) for agent in view.jobs] == [JobPhase.RUNNING])
-    assert view.jobs[0].node == first
-
-
-def test_an_agent_keeps_off_the_nodes_that_are_excluded(place: Place) -> None:
-    first, *others = [node.name for node in place.look().nodes.values()]
-    place.submit(place.request(exclude=tuple(others)))
     view = place.eventually(lambda view: [agent_phase(agent) for agent in view.jobs] == [JobPhase.RUNNING])
     assert view.jobs[0].node == first

@@ -64,16 +64,6 @@ def test_only_nodes_that_can_be_used_count_with_what_is_idle() -> None:
     }
 
 
-def test_a_node_that_sleeps_to_save_energy_can_be_used() -> None:
-    asleep = ("node5", "idle+powered_down", "0/6/0/6", "4000", "0", "", "up", "shared")
-    assert "node5" in parse(text(*NODES, asleep), "").nodes
-
-
-def test_a_job_whose_nodes_are_being_made_ready_has_them() -> None:
-    """Else others would be preempted for it once more."""
-    assert job(state="CONFIGURING").phase is JobPhase.RUNNING
-
-
 def test_a_running_job_holds_its_part_of_each_of_its_nodes() -> None:
     found = job()
     assert (found.phase, job_class(found), found.start_s) == (JobPhase.RUNNING, JobClass.CHECKPOINTABLE, 1795275130)
@@ -90,24 +80,9 @@ def test_what_a_job_holds_on_its_nodes_is_together_what_it_has(cpus: int, nodes:
     assert max(room.cpus for room in holds.values()) - min(room.cpus for room in holds.values()) <= 1
 
 
-def test_where_no_node_can_be_used_the_view_has_none_and_jobs_are_read() -> None:
-    """Slurm shows the nodes of a partition that it knows, whatever they are."""
-    down = [(row[0], "down", *row[2:]) for row in NODES]
-    whole = tuple("NO" if field == "OK" else field for field in RUNNING)
-    view = parse(text(*down), text(RUNNING, whole))
-    assert (dict(view.nodes), len(view.jobs)) == ({}, 2)
-
-
 def test_a_partition_that_slurm_does_not_know_is_an_error() -> None:
     with pytest.raises(ClusterError, match=r"no node of the owners' partitions; see \[entitlements\] partitions"):
         parse("", "")
-
-
-def test_a_lone_node_that_cannot_be_read_costs_no_job_anything() -> None:
-    (wrong,) = ((NODES[0][0], "idle", "many", *NODES[0][3:]),)
-    view = parse(text(wrong), text(RUNNING))
-    assert (dict(view.nodes), len(view.jobs)) == ({}, 1)
-    assert view.gaps.startswith(f"Slurm said of node {NODES[0][0]} what cannot be read: 'many'")
 
 
 def test_a_held_job_is_ours_by_our_mark_unless_an_admin_holds_it() -> None:
@@ -192,14 +167,3 @@ def test_a_comment_cannot_forge_a_job() -> None:
     assert [one.id for one in found.jobs] == ["82"]
     with pytest.raises(ClusterError, match="fields"):
         parse(text(*NODES), text((*RUNNING[:-2], f"a{WORD}b", "n")))
-
-
-def test_two_classes_at_once_are_none() -> None:
-    assert job_class(job(comment="gleaner:preemptible gleaner:checkpointable")) is JobClass.NON_PREEMPTIBLE
-
-
-def test_arrays_and_jobs_come_in_the_order_of_their_submission() -> None:
-    rows = [
-        (id_, *RUNNING[1:11], submitted, *RUNNING[12:]) for id_, submitted in (("9", "5"), ("8_2", "5"), ("7", "6"))
-    ]
-    assert [one.id for one in parse(text(*NODES), text(*rows)).jobs] == ["8_2", "9", "7"]

@@ -3,8 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.slurm.records import JOB, NODE, WORD, table
-from tests.slurm_admin import facts
+from tests.slurm.records import JOB, WORD, table
 
 from gleaner.control.slurm import parse
 from gleaner.control.slurm.interface import ClusterError
@@ -31,11 +30,6 @@ def test_a_task_of_an_array_is_found_by_itself() -> None:
     assert {name: job.comment for name, job in found.items() if job} == {"7_1": "1", "7_97": "97"}
 
 
-def test_a_job_that_was_requeued_into_a_hold_waits_and_is_held() -> None:
-    found = parsed(State="REQUEUE_HOLD")
-    assert found is not None and found.is_held
-
-
 def test_a_priority_that_slurm_has_not_computed_yet_is_no_hold() -> None:
     found = parsed(PriorityLong="4294967294")
     assert found is not None and found.is_pending and not found.is_held
@@ -53,18 +47,6 @@ def test_a_record_that_an_owner_makes_up_comes_behind_the_true_one() -> None:
     made_up = WORD.join([*(JOB | {"admin_comment": "gleaner: released"}).values()][:-1])
     found = parsed(admin_comment="(null)", Comment=f"a{WORD}b{WORD}{made_up}")
     assert found is not None and found.admin_comment == ""
-
-
-def test_nodes_are_read_with_who_drained_them() -> None:
-    ours = NODE | {"StateComplete": "idle+drain", "Reason": "gleaner: drained by alice", "User": facts.ACCOUNT}
-    free = NODE | {"NodeList": "n2"}
-    found = parse.parse_tables(table(ours, free, free | {"PartitionName": "long"}), "", WORD).nodes
-    assert (found["n1"].states, found["n1"].reason) == ({"IDLE", "DRAIN"}, "gleaner: drained by alice")
-    assert (found["n1"].reason_by, found["n2"].reason, found["n2"].partitions) == (
-        facts.ACCOUNT,
-        "",
-        {"shared", "long"},
-    )
 
 
 @pytest.mark.parametrize("answer", ["slurm_load_jobs error", "[]", f"7{WORD}"])

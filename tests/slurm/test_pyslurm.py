@@ -1,7 +1,6 @@
 """The PySlurm backend when PySlurm or Slurm misbehaves, what it tells, and when it is chosen. PySlurm is faked."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -45,34 +44,6 @@ def test_a_call_that_hangs_costs_the_time_out_and_the_next_one_is_answered(
     assert len(impatient.look().nodes) == 3
 
 
-def test_a_slurm_that_is_away_is_unavailable_in_one_line(slurm: Place, faked_pyslurm: FakedSlurm) -> None:
-    slurm.look()
-    faked_pyslurm.switch("away")
-    with pytest.raises(ClusterUnavailable, match=r"^PySlurm does not answer: .* says 'Unable to contact slurm"):
-        slurm.look()
-    faked_pyslurm.heal("away")
-    assert len(slurm.look().nodes) == 3
-
-
-def test_a_library_that_ends_the_process_is_unavailable_with_its_last_words(
-    slurm: Place, faked_pyslurm: FakedSlurm
-) -> None:
-    faked_pyslurm.switch("broken")
-    with pytest.raises(ClusterUnavailable, match=r"^PySlurm does not answer: .*Unable to process configuration"):
-        slurm.look()
-
-
-def test_what_the_library_prints_is_not_taken_for_an_answer(slurm: Place, faked_pyslurm: FakedSlurm) -> None:
-    faked_pyslurm.switch("chatty")
-    assert len(slurm.look().nodes) == 3
-
-
-def test_a_pyslurm_that_was_built_for_another_slurm_is_not_used(slurm: Place, faked_pyslurm: FakedSlurm) -> None:
-    faked_pyslurm.switch("built", "24.11.5")
-    with pytest.raises(ClusterUnavailable, match=r"built for Slurm 24.11.5, and the cluster has 25.11.4; .*backend ="):
-        slurm.look()
-
-
 def test_auto_takes_pyslurm_where_it_fits_the_cluster_and_says_so(faked_pyslurm: FakedSlurm, tmp_path: Path) -> None:
     with capture_logs() as logs:
         assert isinstance(factory.cluster(settings(tmp_path, faked_pyslurm.pyslurm_python)), PySlurmCluster)
@@ -95,12 +66,6 @@ def test_auto_takes_slurms_programs_where_pyslurm_does_not_fit_and_says_why(
     with capture_logs() as logs:
         assert isinstance(factory.cluster(settings(tmp_path, faked_pyslurm.pyslurm_python)), SlurmCluster)
     assert [(log["event"], why in log["why"]) for log in logs] == [("Slurm is asked by its programs", True)]
-
-
-def test_auto_takes_slurms_programs_where_there_is_no_pyslurm(tmp_path: Path) -> None:
-    with capture_logs() as logs:
-        assert isinstance(factory.cluster(settings(tmp_path, Path(sys.executable))), SlurmCluster)
-    assert f"{sys.executable} says \"No module named 'pyslurm'; install it there\"" in logs[0]["why"]
 
 
 def test_its_process_gets_nothing_of_the_servers_environment(

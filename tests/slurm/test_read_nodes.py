@@ -9,8 +9,7 @@ from tests.slurm import records
 from tests.slurm.records import NODE, WORD, table
 from tests.slurm.slurm_harness import FakedSlurm
 
-from gleaner.control.daemon.drains import is_ours, kind_of
-from gleaner.control.policy.draining import Kind
+from gleaner.control.daemon.drains import is_ours
 from gleaner.control.settings import ClusterSettings
 from gleaner.control.slurm import parse, run
 from gleaner.control.slurm.interface import ClusterRefused, ClusterUnavailable
@@ -33,33 +32,11 @@ def shows(faked: FakedSlurm, nodes: list[dict[str, str]], jobs: list[dict[str, s
     faked.switch("on-nodes.json", json.dumps(jobs))
 
 
-def test_a_job_is_what_slurm_says_of_it(slurm: SlurmCluster) -> None:
-    (job,) = slurm.read_nodes(["n1"], 1.0).jobs
-    assert (job.id, job.user, job.nodes, job.end_s) == ("12", "alice", ("n1", "n2"), 9000.0)
-    assert (job.partitions, job.comment, job.is_completing) == (("shared",), "gleaner:preemptible", False)
-
-
 def test_what_waits_is_not_there_and_a_requeued_job_is_until_its_processes_are_gone(
     slurm: SlurmCluster, faked: FakedSlurm
 ) -> None:
     shows(faked, [NODE], [JOB | {"State": state} for state in ("PENDING", "COMPLETING")])
     assert [job.is_completing for job in slurm.read_nodes(["n1"], 1.0).jobs] == [True]
-
-
-@pytest.mark.parametrize("end", ["N/A", "NONE", "UNLIMITED"])
-def test_an_end_that_nobody_knows_is_none(slurm: SlurmCluster, faked: FakedSlurm, end: str) -> None:
-    shows(faked, [NODE], [JOB | {"EndTime": end}])
-    assert slurm.read_nodes(["n1"], 1.0).jobs[0].end_s is None
-
-
-@pytest.mark.parametrize(("batch", "requeue"), [(False, True), (True, False), (True, True)])
-def test_what_is_interactive_or_says_no_cannot_be_requeued(
-    slurm: SlurmCluster, faked: FakedSlurm, *, batch: bool, requeue: bool
-) -> None:
-    shows(faked, [NODE], [JOB | {"BatchFlag": str(int(batch)), "Requeue": str(int(requeue))}])
-    (job,) = slurm.read_nodes(["n1"], 1.0).jobs
-    assert kind_of(job, owners_in={"shared"}, agents_in="gleaner") is Kind.PREEMPTIBLE
-    assert job.is_requeuable is (batch and requeue)
 
 
 def test_a_node_is_ours_by_our_mark_and_used_by_what_slurm_says() -> None:
@@ -91,17 +68,6 @@ def test_a_node_in_no_partition_is_not_taken_for_unknown(slurm: SlurmCluster, fa
     shows(faked, [NODE], [])
     with pytest.raises(ClusterUnavailable, match="n2 is in no partition"):
         slurm.read_nodes(["n1", "n2"], 1.0)
-
-
-def test_a_record_that_cannot_be_read_costs_no_other_job_anything(slurm: SlurmCluster, faked: FakedSlurm) -> None:
-    wrong = JOB | {"JobArrayID": "14", "NodeList": "n[1-"}
-    shows(faked, [NODE, NODE | {"NodeList": "n2", "Memory": "much"}], [JOB, wrong])
-    found = slurm.read_nodes(["n1", "n2"], 1.0)
-    assert [(job.id, job.user, job.comment) for job in found.jobs] == [("12", "alice", "gleaner:preemptible")]
-    assert found.gaps == (
-        "Slurm said of node n2 what cannot be read: 'much', where a number was expected;"
-        " Slurm said of job 14 what cannot be read: 'n[1-' names no nodes"
-    )
 
 
 def test_only_a_job_that_slurm_has_forgotten_is_none_and_any_other_refusal_is_an_error(

@@ -67,11 +67,6 @@ def test_it_lets_go_what_we_hold_and_nothing_that_others_hold(deadman: ModuleTyp
     ]
 
 
-def test_it_finds_nothing_to_do_in_what_it_leaves_behind(deadman: ModuleType) -> None:
-    after = [f"{job}|4330|None|3|0|gleaner: released by the dead man's switch\n" for job in (7, 8)]
-    assert deadman.for_jobs("".join(after)) == []
-
-
 def test_only_nodes_that_our_account_drained_with_our_mark_are_set_back(deadman: ModuleType) -> None:
     assert deadman.for_nodes(SINFO, facts.ACCOUNT) == [[["scontrol", "update", "NodeName=n1", "State=UNDRAIN"]]]
 
@@ -158,13 +153,6 @@ def test_after_a_clock_has_jumped_control_has_a_moment_to_say_that_it_lives(tmp_
     assert "scontrol release 7" in head.told, "nobody writes any more"
 
 
-def test_a_large_array_is_let_go_in_parts_that_fit_a_command(deadman: ModuleType) -> None:
-    answer = "".join(f"30_{task}|0|JobHeldUser|0|0|gleaner: waits\n" for task in range(100_000, 101_100))
-    done = deadman.for_jobs(answer)
-    assert len(done) == 3
-    assert max(len(word) for commands in done for command in commands for word in command) < 4000
-
-
 def test_a_control_that_drains_and_has_entitlements_off_keeps_its_nodes_but_no_jobs(tmp_path: Path) -> None:
     head = Head(tmp_path)
     (tmp_path / "alive.nodes").write_text(f"{time.time():.0f}\n")
@@ -183,12 +171,6 @@ def test_what_fails_does_not_keep_it_from_the_rest(tmp_path: Path) -> None:
     assert "deadman: scontrol release 7: no" in done.stderr
     assert "scontrol release 11" in head.told
     assert not any(line.startswith("scontrol update JobId=7 ") for line in head.told)
-
-
-def test_a_dry_run_only_says_what_it_would_do(tmp_path: Path) -> None:
-    head = Head(tmp_path)
-    assert "would run scontrol release 7" in head.switch("--dry-run").stdout
-    assert [line.split()[0] for line in head.told] == ["squeue", "sinfo"]
 
 
 def test_what_is_held_in_a_partition_that_is_not_named_any_more_is_let_go_too(tmp_path: Path) -> None:

@@ -47,20 +47,6 @@ def test_partitions_are_a_list_of_names_each_once(names: Any) -> None:
         parsed(do="alive", partitions=names)
 
 
-def test_so_many_partitions_are_no_request() -> None:
-    most = [f"p{number}" for number in range(request.MOST_PARTITIONS)]
-    assert parsed(do="alive", partitions=most) == Alive(tuple(most))
-    with pytest.raises(Refused, match="'partitions' is not what it must be"):
-        parsed(do="alive", partitions=[*most, "more"])
-
-
-def test_a_drain_names_as_much_of_its_author_as_control_leaves_of_it() -> None:
-    longest = "a" * request.LONGEST_PERSON
-    assert parsed(do="drain", nodes=["n1"], by=longest) == Drain(("n1",), longest)
-    with pytest.raises(Refused, match="'by' is not what"):
-        parsed(do="drain", nodes=["n1"], by=longest + "a")
-
-
 @pytest.mark.parametrize("field", ["epoch", "submitted_s"])
 @pytest.mark.parametrize("number", [-1, 1.5, True, "7", None, [7]])
 def test_what_may_be_missing_is_a_whole_number_if_it_is_there(field: str, number: Any) -> None:

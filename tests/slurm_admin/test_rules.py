@@ -26,7 +26,6 @@ SETTINGS = facts.admin_settings()
 REQUESTS: list[JobRequest] = [
     Release("7", top=True), Release("7", top=False), Explain("7", "x"), Hold("7"), Requeue("7"), Signal("7"),
 ]  # fmt: skip
-every_request = pytest.mark.parametrize("request_", REQUESTS, ids=repr)
 
 
 def done(request: JobRequest, job: snapshot.SlurmJob) -> list[str]:
@@ -56,17 +55,6 @@ def test_a_job_that_is_released_on_top_is_before_all_others_at_once() -> None:
         "scontrol release 7",
         "scontrol update JobId=7 AdminComment=gleaner: released on top",
     ]
-
-
-def test_nobody_is_before_others_for_having_been_as_nice_as_slurm_lets_it() -> None:
-    on_top = int(done(Release("7", top=True), facts.job(nice=1_500_000_000))[0].rpartition("=")[2])
-    assert on_top < -rules.TOP_NICE // 2
-    assert rules.own_nice(on_top) > 0
-
-
-def test_a_job_that_was_on_top_once_gets_the_nice_of_its_owner_back() -> None:
-    assert done(Release("7", top=False), facts.job(nice=3 - rules.TOP_NICE))[0] == "scontrol update JobId=7 Nice=3"
-    assert done(Release("7", top=False), facts.job(nice=3))[0] == "scontrol release 7"
 
 
 def test_a_job_that_was_requeued_need_not_wait_for_slurms_two_minutes() -> None:
@@ -116,20 +104,6 @@ def test_nothing_is_done_to_a_job_that_its_owner_did_not_allow(request_: JobRequ
     assert refusal(request_, facts.running(declared)).startswith(why)
 
 
-@every_request
-def test_a_job_of_another_partition_is_never_touched(request_: JobRequest) -> None:
-    for partitions in (("regular",), ("shared", "regular")):
-        for of_class in ("preemptible", "checkpointable"):
-            said = refusal(request_, facts.running(of_class, partitions=partitions))
-            assert said == "job 7 is in partition regular, which has no entitlements"
-        assert "has no entitlements" in refusal(request_, facts.job(partitions=partitions))
-
-
-@every_request
-def test_a_job_that_has_ended_is_named(request_: JobRequest) -> None:
-    assert refusal(request_, facts.job(states=frozenset({"COMPLETED"}))) == "job 7 has ended (COMPLETED)"
-
-
 @pytest.mark.parametrize(
     ("held", "why"),
     [
@@ -159,11 +133,6 @@ def test_what_control_takes_for_held_for_us_the_slurm_admin_releases(mark: str, 
         assert not snapshot.is_held_for_us(job)
     else:
         assert snapshot.is_held_for_us(job)
-
-
-def test_a_job_that_held_itself_after_its_requeue_is_ours_to_release() -> None:
-    assert snapshot.is_held_for_us(facts.job(admin_comment="gleaner: released", restarts=1))
-    assert not snapshot.is_held_for_us(facts.job(admin_comment="", restarts=1))
 
 
 @pytest.mark.parametrize("facts_", [{"can_requeue": False}, {"is_batch": False}], ids=["no-requeue", "interactive"])

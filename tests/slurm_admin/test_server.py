@@ -84,15 +84,6 @@ def test_a_refusal_says_why_and_does_nothing(harness: ServerHarness) -> None:
     assert harness.slurm.told == []
 
 
-def test_slurm_that_is_away_is_told_from_slurm_that_refuses(harness: ServerHarness) -> None:
-    harness.slurm.fails = {"squeue": ClusterUnavailable("Slurm does not answer")}
-    with pytest.raises(ClusterUnavailable, match="Slurm does not answer"):
-        harness.client.hold("7")
-    harness.slurm.fails = {"release": ClusterError("Slurm refuses: scontrol says 'Access denied'")}
-    with pytest.raises(ClusterRefused, match="Access denied"):
-        harness.client.release("7", top=True)
-
-
 def test_the_heartbeat_is_the_time_in_a_file_that_all_may_read(harness: ServerHarness, tmp_path: Path) -> None:
     harness.client.alive(["shared"])
     server.write_heartbeat(harness.settings.heartbeat, 1_795_233_600.7)
@@ -140,13 +131,6 @@ def test_no_job_is_held_where_control_never_looks(
     assert harness.settings.heartbeat.exists()
 
 
-def test_what_the_admin_changes_counts_at_once_as_it_does_for_the_script(harness: ServerHarness) -> None:
-    harness.client.alive(["shared"])
-    harness.settings = replace(harness.settings, partitions={"other": frozenset({"preemptible"})})
-    with pytest.raises(ClusterRefused, match="job 7 is in partition shared, which has no entitlements"):
-        harness.client.release("7", top=False)
-
-
 def test_while_the_file_is_wrong_nothing_is_enforced_and_drained_nodes_stay_so(
     harness: ServerHarness, tmp_path: Path
 ) -> None:
@@ -179,22 +163,6 @@ def test_another_account_is_not_listened_to(tmp_path: Path) -> None:
     assert not harness.settings.heartbeat.exists()
 
 
-def test_no_slurm_admin_and_one_that_talks_nonsense_are_silent(tmp_path: Path) -> None:
-    with pytest.raises(ClusterUnavailable, match="does not answer"):
-        client.SlurmAdminClient(tmp_path / "nobody", timeout_s=1).alive(["shared"])
-    listening = server.listen(tmp_path / "nonsense")
-
-    def answer() -> None:
-        connection, _ = listening.accept()
-        connection.recv(1000)
-        connection.sendall(b"[]\n")
-        connection.close()
-
-    threading.Thread(target=answer, daemon=True).start()
-    with pytest.raises(ClusterUnavailable, match="said b'\\[\\]"):
-        client.SlurmAdminClient(tmp_path / "nonsense", timeout_s=20).alive(["shared"])
-
-
 def test_who_says_too_much_or_half_a_line_keeps_nobody_else_waiting(harness: ServerHarness) -> None:
     talker = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     talker.connect(str(harness.settings.socket))
@@ -209,16 +177,6 @@ def test_who_says_too_much_or_half_a_line_keeps_nobody_else_waiting(harness: Ser
     harness.client.alive(["shared"])
     talker.close()
     flood.close()
-
-
-def test_each_act_and_each_refusal_is_one_line(harness: ServerHarness) -> None:
-    lines: list[dict[str, object]] = []
-    server.answer(harness.slurm_admin, b'{"do": "release", "job": "7", "top": false}', 0.0, lines.append)
-    server.answer(harness.slurm_admin, b'{"do": "requeue", "job": "7"}', 0.0, lines.append)
-    server.answer(harness.slurm_admin, b"{", 0.0, lines.append)
-    server.answer(harness.slurm_admin, ALIVE, 0.0, lines.append)
-    assert [sorted(line) for line in lines] == [["asked", "done"], ["asked", "kind", "why"], ["asked", "kind", "why"]]
-    assert lines[0]["done"] == ["scontrol release 7", "scontrol update JobId=7 AdminComment=gleaner: released"]
 
 
 def of_epoch(harness: ServerHarness, epoch: int) -> client.SlurmAdminClient:
