@@ -148,20 +148,6 @@ def until_rounds_have_ended(how_many: int) -> None:
         ends_s.add(shared_end_s())
 
 
-def until_control_has_looked(how_many: int) -> None:
-    """Wait until control has read Slurm anew so many times: what its loops do at each look has been done."""
-    looks_s = {looked_s()}
-    while len(looks_s) <= how_many:
-        cluster.until("control to look", lambda: looked_s() not in looks_s, timeout_s=60, every_s=0.5)
-        looks_s.add(looked_s())
-
-
-def looked_s() -> float | None:
-    """Return when control has read Slurm last; None if it has not since it started."""
-    read_s = cluster.api("GET", "/nodes")["read_s"]
-    return None if read_s is None else float(read_s)
-
-
 def shared_end_s() -> float:
     """Return when the current round ends, by control."""
     return float(cluster.api("GET", "/nodes")["boundary_s"])

@@ -35,13 +35,13 @@ def left_in_order(found_in_order: None) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def left_for_the_next(left_in_order: None, request: pytest.FixtureRequest) -> Iterator[None]:
+def left_for_the_next(left_in_order: None) -> Iterator[None]:
     """After each test the cluster has no trace of it, so that one failure stays one.
 
-    The settings that a file's tests share are its own. A file whose jobs outlive a test says so, and ends them.
+    The settings that a file's tests share are its own.
     """
     yield
-    restoring.after_a_test(and_jobs=not getattr(request.module, "JOBS_OUTLIVE_A_TEST", False))
+    restoring.after_a_test()
 
 
 @pytest.fixture

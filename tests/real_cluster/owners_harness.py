@@ -10,8 +10,6 @@ from tests.real_cluster.cluster_harness import ROUND_S
 
 WITHIN_S = GRACE_S + 10
 """One grace time, and what a look of ours and one of the scheduler's takes."""
-LAUNCH_AGAIN_S = 120
-"""After which Slurm itself starts a job again for which it could make no credential (its own fixed time)."""
 SAMPLES = 10_000_000
 """Half a minute, with the rests."""
 CHECKPOINTABLE = "--comment=gleaner:checkpointable"
@@ -71,13 +69,6 @@ def output_of(user: str) -> str:
     home = f"{USERS_FOLDER}/{user}"
     cluster.run("node1", "install", "-d", "-m", "0700", "-o", user, home)
     return f"{home}/%j.out"
-
-
-def until_it_says(user: str, job: str, words: str) -> None:
-    """Wait until a job with `output_of` has printed these words."""
-    file = f"{USERS_FOLDER}/{user}/{job}.out"
-    read = ("sh", "-c", f"cat {file} 2>/dev/null || true")
-    cluster.until(f"job {job} to say {words!r}", lambda: words in cluster.run("node1", *read), timeout_s=60)
 
 
 def until_they_complete(user: str, *jobs: str, timeout_s: float) -> None:

@@ -20,14 +20,14 @@ true
 KEPT_SETTINGS = "/etc/gleaner/gleaner.toml.kept"
 
 
-def after_a_test(*, and_jobs: bool) -> None:
+def after_a_test() -> None:
     """Everything runs, no node is drained, the shipped settings of the Slurm admin service, and no job of anybody's."""
     _each(
         switch_on_nodes,
         services_go_on,
         control_leads,
         undrain,  # before the jobs: a node that is drained never becomes idle
-        forget_jobs if and_jobs else lambda: None,
+        forget_jobs,
         shipped_rules,
     )
 
@@ -36,7 +36,7 @@ def after_a_file() -> None:
     """Put right what a test leaves behind, and the demo's settings."""
     # First the settings: with those of a test that was killed control may not even start.
     _each(services_go_on, shipped_settings, lambda: cluster_harness.set_runtime("auto"))
-    after_a_test(and_jobs=True)
+    after_a_test()
     _each(lambda: cluster.set_preemption(on=True))
 
 

@@ -72,22 +72,3 @@ def test_a_campaign_saved_on_one_node_and_completed_on_another_gives_the_identic
     for job, uninterrupted in zip(jobs, whole.runs, strict=True):
         run = left_by(job, results)
         assert proof.doubts(run, uninterrupted, events=whole.events, restores_at_least=1, at_pace=None) == [], run.nodes
-
-
-@pytest.mark.extended
-def test_a_fresh_start_in_place_of_a_restore_is_found_out(one_round: None, whole: Whole, tmp_path: Path) -> None:
-    """The proof must be able to fail: here all that was saved is broken, so the job has to start over."""
-    campaign, jobs = cluster_harness.submit_pythia("1-1", whole.events, cpus=1)
-    cluster_harness.wait_running(jobs)
-    cluster.glean("hold", str(jobs[0]))
-    cluster.until("it to be saved", lambda: cluster_harness.states(jobs) == ["Saved"], timeout_s=80)
-    packs = f"/srv/gleaner/jobs/{jobs[0]}/attempt-1/checkpoint-*/blocks.pack"
-    cluster.run("head", "sh", "-c", f"for pack in {packs}; do echo broken >> $pack; done", user=cluster.SERVICE_USER)
-    cluster.glean("release", str(jobs[0]))
-    cluster.until("the job to end", lambda: cluster_harness.states(jobs) == ["Complete"], timeout_s=300)
-    row = cluster_harness.job(jobs[0])
-    assert any("broken" in event["what"] + event["detail"] for event in row["events"])
-    results = cluster.fetch_results(campaign, tmp_path / "results")
-    run = left_by(jobs[0], results)
-    assert proof.files_differ(run.run, whole.runs[0]) == []  # the result is right all the same
-    assert any("started 2 times" in doubt for doubt in proof.doubts(run, whole.runs[0], events=whole.events))

@@ -86,19 +86,6 @@ def switch(*options: str) -> None:
     cluster.run("head", "sh", "-c", f"{words} || true", user="gleaner-slurm-admin")
 
 
-def test_what_is_held_in_a_partition_that_has_no_entitlements_any_more_is_let_go() -> None:
-    busy = cluster.sbatch("--partition=regular", "--nodes=3", "--exclusive", script="sleep 900", user="carol")
-    s.wait_for_state(busy, "RUNNING")
-    job = s.submit()
-    kill_control_for_good()
-    shipped = (cluster.ROOT / "deploy" / "settings" / "slurm-admin.conf").read_text()
-    text = "".join(line for line in shipped.splitlines(keepends=True) if not line.startswith("partition"))
-    cluster.run("head", "sh", "-c", "cat > /etc/gleaner/slurm-admin.conf", stdin=text)
-    assert "has no entitlements" in s.ask("release", job, top=False)
-    switch()
-    assert s.priority(job) > 0
-
-
 def test_when_gleaner_is_taken_away_no_job_waits_for_it_any_more() -> None:
     """A job that runs with our mark would requeue itself held."""
     running, held = s.submit(), s.submit(user="bob")
@@ -117,15 +104,3 @@ def test_when_gleaner_is_taken_away_no_job_waits_for_it_any_more() -> None:
     assert s.priority(running) == 0
     switch("--for-good")
     assert s.priority(running) > 0
-
-
-def test_what_was_let_go_can_be_held_again_when_control_is_back() -> None:
-    busy = cluster.sbatch("--partition=regular", "--nodes=3", "--exclusive", script="sleep 900", user="carol")
-    s.wait_for_state(busy, "RUNNING")
-    job = s.submit()
-    kill_control_for_good()
-    switch()
-    assert s.priority(job) > 0
-    assert s.ask("alive", s.PARTITIONS) == "done"
-    assert s.ask("hold", job) == "done"
-    assert (s.priority(job), s.mark(job)) == (0, "gleaner: waits for its turn")

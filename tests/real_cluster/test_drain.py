@@ -156,26 +156,6 @@ def test_owners_jobs_leave_as_they_declare_and_an_undeclared_one_is_left_alone_e
 
 
 @pytest.mark.extended
-def test_a_job_that_spans_nodes_or_a_mark_of_somebody_elses_stops_it() -> None:
-    cluster.run("head", "rm", "-f", "/run/gleaner/alive")
-    wide = s.submit("--nodelist=node1,node2", "--nodes=2", declared="preemptible")
-    wait_until_it_runs(wide)
-    refused = outcome(ask("drain", "node[1,3]"))
-    assert (refused["phase"], refused["said"]) == ("refused", f"alice's job {wide} also runs on node2 (see --spanning)")
-    assert "drain" not in node_state("node1") + node_state("node3")
-    assert runs_on(wide), "it was left alone"
-    cluster.run("head", "scancel", wide)
-
-    cluster.run("head", "scontrol", "update", "NodeName=node3", "State=DRAIN", "Reason=new memory")
-    try:
-        assert outcome(ask("drain", "node3"))["said"] == "node3 is drained already (new memory)"
-        assert outcome(ask("resume", "node3"))["said"] == "not drained by us: node3 (new memory)"
-        assert node_state("node3").endswith("new memory")
-    finally:
-        cluster.run("head", "scontrol", "update", "NodeName=node3", "State=UNDRAIN")
-
-
-@pytest.mark.extended
 def test_a_job_is_migrated_where_its_owner_says_and_partly_used_agents_are_emptied() -> None:
     began_s = time.time()
     large = cluster_harness.submit_pi(2, cpus=4)

@@ -2,7 +2,6 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import pytest
 from demo import cluster
@@ -67,26 +66,6 @@ def test_control_killed_in_the_middle_of_a_rerun_runs_all_its_jobs_again_or_none
         assert len(cluster.glean(*rerun)["jobs"]) == 5000
     cluster.glean("cancel", "--campaign", campaign)
     assert cluster.glean("status", "--campaign", campaign)["cancelled"] == 5000
-
-
-@pytest.mark.extended
-def test_a_fetch_in_which_control_is_killed_is_taken_up_again(one_round: None) -> None:
-    jobs = cluster_harness.submit_pi(3, samples=SAMPLES, cpus=3)
-    cluster.until("all jobs to complete", lambda: set(cluster_harness.states(jobs)) == {"Complete"}, timeout_s=300)
-    campaign, token = cluster_harness.job(jobs[0])["job"]["campaign"], "/tmp/alices-token"
-    cluster.run("head", "install", "--owner=alice", "--mode=600", f"{cluster.TOKEN_FILE}-physics", token)
-    words = f"env GLEANER_CLIENT__TOKEN_FILE={token} glean results --campaign {campaign} --to /tmp/fetched"
-    cluster.signal_web("STOP")  # so the fetch waits for its answer
-    begin = f"{words} >/dev/null 2>&1 & until pgrep -u alice -f '[g]lean results'; do sleep 0.1; done"
-    cluster.run("head", "sh", "-c", begin, user="alice")
-    cluster.signal_web("KILL")
-    cluster.kill_control()
-    cluster.until("control to lead again", cluster.is_leading, timeout_s=60)
-    fetch = partial(cluster.run, "head", *words.split(), user="alice")
-    cluster.until("the results", fetch, timeout_s=60)
-    assert fetch() == "3 results already there, not fetched again\n"
-    assert len(cluster.run("head", "find", "/tmp/fetched", "-name", "pi.txt").split()) == 3
-    cluster.run("head", "rm", "-r", "/tmp/fetched", token)
 
 
 @pytest.mark.extended
@@ -173,50 +152,3 @@ def test_a_job_that_slurm_preempts_is_saved_within_the_grace_time(one_round: Non
     assert row["attempts"][0]["ending"] == "saved"
     assert row["checkpoints"]
     assert row["failures"] == 0
-
-
-@pytest.mark.extended
-def test_a_cancelled_job_is_gone_from_its_node_within_two_beats(quiet: None) -> None:
-    jobs = cluster_harness.submit_pi(1)
-    (node,) = cluster_harness.wait_running(jobs).values()
-    cluster.glean("cancel", str(jobs[0]))
-    cluster.until("the container to go", lambda: not cluster.containers(node), timeout_s=200)
-    row = cluster_harness.job(jobs[0])
-    assert row["job"]["outcome"] == "cancelled"
-    assert row["attempts"][0]["ended_s"] - row["job"]["ended_s"] <= 20
-
-
-@pytest.mark.extended
-def test_a_held_job_is_saved_and_stays(quiet: None) -> None:
-    jobs = cluster_harness.submit_pi(1)
-    cluster_harness.wait_running(jobs)
-    cluster.glean("hold", str(jobs[0]))
-    cluster.until("the job to be saved", lambda: cluster_harness.states(jobs) == ["Saved"], timeout_s=60)
-    later = cluster_harness.submit_pi(len(cluster.NODES))
-    cluster_harness.wait_running(later)
-    assert cluster_harness.states(jobs) == ["Saved"]
-    for job in later:
-        cluster.glean("cancel", str(job))
-    cluster.glean("release", str(jobs[0]))
-    cluster_harness.wait_running(jobs)
-
-
-@pytest.mark.extended
-def test_an_image_that_does_not_exist_holds_the_job_and_says_so(quiet: None) -> None:
-    answer = cluster.glean(
-        "submit", "--group", "physics", "--image", "gleaner/no-such:image", "--name", "nothing", after=("true",)
-    )
-    (job,) = answer["jobs"]
-    cluster.until("the job to be held", lambda: cluster_harness.job(job)["job"]["held"], timeout_s=90)
-    assert "gleaner/no-such:image" in (cluster_harness.job(job)["waits_because"] or "")
-
-
-@pytest.mark.extended
-def test_a_job_that_fails_by_itself_ends_with_its_exit_code_and_its_last_words(quiet: None) -> None:
-    words = ("--group", "physics", "--image", cluster_harness.PI, "--name", "wrong", "--retries", "0")
-    answer = cluster.glean("submit", *words, after=("--no-such-option",))
-    (job,) = answer["jobs"]
-    cluster.until("the job to end", lambda: cluster_harness.states([job]) == ["Complete"], timeout_s=90)
-    row = cluster_harness.job(job)["job"]
-    assert (row["outcome"], row["exit_code"]) == ("failed", 2)
-    assert any("usage" in line for line in cluster.log_of(job))

@@ -11,7 +11,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 GRACE_S = 60
 SLACK_S = 20
-BF_MAX_JOB_TEST = 200
 """As in the demo's slurm.conf."""
 
 
@@ -69,38 +68,3 @@ def test_a_wide_job_takes_its_planned_nodes_from_agents_within_the_grace_time_an
 
     found = cluster.until("the report to show the job", report, timeout_s=40)
     assert (found["jobs"], found["sum_s"]) == (before["jobs"] + 1, before["sum_s"] + delay_s)
-
-
-@pytest.mark.extended
-def test_without_preemption_a_wide_job_starts_when_it_was_planned_to_before_agents_ran(quiet: None) -> None:
-    cluster.set_preemption(on=False)
-    busy_node(minutes=3)
-    wide, planned_s = wide_job()
-    agents_on_planned_nodes()
-    assert start_s(wide, within_s=240) <= planned_s + SLACK_S
-
-
-@pytest.mark.extended
-def test_behind_a_queue_longer_than_slurm_looks_at_agents_pause_and_start_when_it_is_gone(
-    one_round: None, long_round: dict[str, object]
-) -> None:
-    cluster_harness.configure({"rounds": {"shortest_slice_s": 15, "pending_limit_s": 6, **long_round}})
-    busy = busy_node(minutes=60)
-    submit = (
-        f'for n in $(seq {BF_MAX_JOB_TEST + 10}); do echo "#!/bin/sh" | sbatch -N3 --exclusive -t 30 -o /dev/null; done'
-    )
-    cluster.run("head", "sh", "-c", f"cd /tmp && {submit}", user="alice")
-    jobs = submit_pi(2)
-    known = {agent["name"] for agent in cluster.api("GET", "/agents")}
-
-    def pauses() -> bool:
-        return "Slurm has started no agent" in cluster.api("GET", "/nodes")["problem"]
-
-    cluster.until("control to pause", pauses, timeout_s=90)
-    cluster_harness.until_control_has_looked(25)
-    submitted = [agent for agent in cluster.api("GET", "/agents") if agent["name"] not in known]
-    assert len(submitted) <= 6, "two at first, and one after each pause of 3, 6, 12 s and so on"
-    assert cluster_harness.running_on(jobs) == {}
-    cluster.run("head", "scancel", "--user=alice", "--state=PENDING")
-    wait_running(jobs)
-    cluster_harness.end(busy)

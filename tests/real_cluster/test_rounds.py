@@ -1,6 +1,5 @@
 """All agents of a round end together, and that is what lets a wide regular job start."""
 
-import itertools
 from typing import Any
 
 import pytest
@@ -41,11 +40,6 @@ def agents_that_end_together() -> list[dict[str, Any]] | None:
     return found if len(found) == 3 and max(ends_s) - min(ends_s) <= 1 else None
 
 
-def ends_in_names_s(found: list[dict[str, Any]]) -> list[int]:
-    """Return the ends of these agents, the first one first. They may not have told Slurm yet."""
-    return sorted(int(a["name"].split("-")[1]) for a in found)
-
-
 def wide_job() -> str:
     return cluster.sbatch("--nodes=3", "--exclusive", "--time=2", script="sleep 5", user="alice")
 
@@ -72,19 +66,3 @@ def test_a_regular_job_as_wide_as_all_nodes_starts_at_the_end_of_the_round(quiet
     ended = [a for a in cluster.api("GET", "/agents") if a["ended_s"] and a["name"] in ran]
     assert len(ended) == 3
     assert all(a["ended_s"] <= boundary_s for a in ended), "an agent outlived the shared end"
-
-
-def test_with_unsynchronised_ends_it_does_not(quiet: None) -> None:
-    cluster.set_preemption(on=False)
-    cluster.configure({"rounds": {"length_s": LENGTH_S, "shortest_slice_s": 15, "synchronised": False}})
-    found = staggered_agents(6)
-    ends_s = ends_in_names_s(found)
-    assert all(later - earlier >= APART_S for earlier, later in itertools.pairwise(ends_s)), found
-    wide = wide_job()
-    cluster.until("the wide job", lambda: cluster_harness.has_started(wide), timeout_s=10 * LENGTH_S)
-    started_s = cluster.regular_job(wide).start_s
-    ran = {a["name"] for a in found}
-    ended_s = [a["ended_s"] for a in cluster.api("GET", "/agents") if a["ended_s"] and a["name"] in ran]
-    assert started_s is not None
-    assert len(ended_s) == 3
-    assert started_s - min(ended_s) >= APART_S, "a node that fell free first was idle until the last one did"

@@ -57,21 +57,6 @@ def test_settings_that_cannot_be_read_let_every_job_pass() -> None:
         s.enforce()
 
 
-def test_a_partition_that_control_does_not_rule_on_holds_nothing() -> None:
-    shipped = (cluster.ROOT / "deploy" / "settings" / "slurm-admin.conf").read_text()
-    cluster.run("head", "rm", "/run/gleaner/alive")
-    text = shipped + "partition regular preemptible\n"
-    cluster.run("head", "sh", "-c", "cat > /etc/gleaner/slurm-admin.conf", stdin=text)
-    try:
-        assert "holds the jobs of regular, which [entitlements] partitions does not name" in s.ask(
-            "alive", s.PARTITIONS
-        )
-        assert s.priority(cluster.sbatch("--partition=regular", script="true")) > 0
-        assert s.ask("alive", [*s.PARTITIONS, "regular"]) == "done", "the Slurm admin service reads the file anew"
-    finally:
-        s.enforce()
-
-
 @pytest.mark.parametrize(
     ("options", "why"),
     [
@@ -228,65 +213,6 @@ def test_the_users_guides_script_that_saves_itself_goes_on_where_it_was(alices_h
     first, second = begun()
     assert first == 0 < second
     cluster.run("head", "scancel", job)
-
-
-def test_what_its_owner_requeued_unheld_is_held_again() -> None:
-    job = s.submit()
-    assert s.ask("release", job, top=True) == "done"
-    s.wait_for_state(job, "RUNNING")
-    cluster.run("head", "scontrol", "requeue", job, user="alice")
-    s.wait_for_state(job, "PENDING")
-    assert s.priority(job) > 0
-    assert s.mark(job) == "gleaner: released on top"
-    assert "fixed once it has been released" in s.refused("scontrol", "update", f"JobId={job}", "NumCPUs=6")
-    assert s.ask("hold", job) == "done"
-    assert (s.priority(job), s.mark(job), cluster.slurm_job(job)["nice"]) == (0, "gleaner: waits for its turn", 0)
-
-
-def test_a_job_that_its_owner_put_back_waits_for_its_turn_again() -> None:
-    job = s.submit()
-    assert s.ask("release", job, top=False) == "done"
-    s.wait_for_state(job, "RUNNING")
-    cluster.run("head", "scontrol", "requeuehold", job, user="alice")
-    s.wait_for_state(job, "PENDING")
-    assert "Gleaner releases it" in s.refused("scontrol", "release", job)
-    assert s.ask("release", job, top=False) == "done"
-
-
-def test_tasks_of_an_array_are_released_one_by_one() -> None:
-    array = s.submit("--array=1-3", user="bob")
-    assert "name one task of it" in s.ask("release", array, top=False)
-    assert s.ask("release", f"{array}_2", top=False) == "done"
-    assert "knows no job" in s.ask("release", f"{array}_9", top=False)
-    words = ("squeue", "--noheader", "--array", f"--jobs={array}", "--Format=JobArrayID:20,PriorityLong:12")
-    held = {line.split()[0]: line.split()[1] == "0" for line in cluster.run("head", *words).splitlines()}
-    assert held == {f"{array}_1": True, f"{array}_2": False, f"{array}_3": True}
-
-
-def test_nothing_is_done_to_what_others_hold_or_to_another_partition() -> None:
-    held = s.submit()
-    cluster.run("head", "scontrol", "hold", held)
-    assert "held by somebody else (JobHeldAdmin)" in s.ask("release", held, top=True)
-    elsewhere = cluster.sbatch("--partition=regular", "--comment=gleaner:preemptible", script="sleep 60")
-    for request in ("requeue", "signal", "hold"):
-        assert s.ask(request, elsewhere).endswith("is in partition regular, which has no entitlements")
-    assert "knows no job" in s.ask("hold", "999999")
-    assert "'job' is not what it must be" in s.ask("hold", "1;2")
-
-
-def test_nodes_are_drained_and_set_back_all_or_none_and_only_ours() -> None:
-    assert s.ask("drain", ["node1", "node2"], by="alice") == "done"
-    states = cluster.run("head", "sinfo", "--noheader", "--Node", "--partition=shared", "--format=%N %E %u")
-    assert "node1 gleaner: drained by alice gleaner-slurm-admin" in states
-    assert "node1 is DRAIN already" in s.ask("drain", ["node3", "node1"])
-    cluster.run("head", "scontrol", "update", "NodeName=node3", "State=DRAIN", "Reason=gleaner: drained by root")
-    try:
-        assert "node3 was not drained by us" in s.ask("resume", ["node1", "node3"])
-        assert s.ask("resume", ["node1", "node2"]) == "done"
-        assert "node1 was not drained by us" in s.ask("resume", ["node1"])
-    finally:
-        cluster.run("head", "scontrol", "update", "NodeName=node3", "State=RESUME")
-    assert "Slurm knows no node" in s.ask("drain", ["node9"])
 
 
 def test_the_slurm_admin_listens_to_control_alone_and_comes_back_when_it_is_killed() -> None:

@@ -8,26 +8,13 @@ import pytest
 from demo import cluster, reference
 from demo.entitlements import USERS_FOLDER
 from tests.real_cluster import cluster_harness
-from tests.runtime import nodes_harness
-from tests.runtime.nodes_harness import Node
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
-JOBS_OUTLIVE_A_TEST = True
 NAME = "user-job-test"
 EVENTS = 1600
 SMALL = (f"--job-name={NAME}", "--ntasks=1", "--cpus-per-task=1", "--mem=600", "--time=10", "--partition=regular")
 ENDLESS = ("--samples", "1000000000000", "--seed", "1", "--out", ".", *cluster_harness.IDLING)
-CONNECTED = """
-import socket, time
-listener = socket.create_server(("127.0.0.1", 0))
-one = socket.create_connection(listener.getsockname())
-other, _ = listener.accept()
-for number in range(20):
-    print("step", number)
-    time.sleep(0.5)
-raise SystemExit(5)
-"""
 """CRIU saves no open connection unless it is told to."""
 AT_THE_DOOR = """
 import json, os, signal, sys
@@ -68,21 +55,14 @@ def _homes(cluster_is_up: None) -> Iterator[None]:
     for user in ("alice", "bob"):
         cluster.run("node1", "install", "-d", "-m", "0700", "-o", user, f"{USERS_FOLDER}/{user}")
     yield
-    cancel(*left())
     cluster.run("node1", "rm", "-rf", f"{USERS_FOLDER}/alice", f"{USERS_FOLDER}/bob")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def limited(_homes: None) -> str:
-    """A job with a time limit of one minute, which passes while the other tests go on."""
-    return submit("--nodelist=node2", "--time=1", script=f"exec glean run {cluster_harness.PI} {' '.join(ENDLESS)}")
-
-
 @pytest.fixture(autouse=True)
-def _no_other_jobs(limited: str) -> Iterator[None]:
-    """Cancel what a test has submitted, also when the test fails. The job `limited` goes on."""
+def _no_other_jobs() -> Iterator[None]:
+    """Cancel what a test has submitted, also when the test fails."""
     yield
-    cancel(*(job for job in left() if job != limited))
+    cancel(*left())
 
 
 def left() -> list[str]:
@@ -186,23 +166,3 @@ def test_bobs_job_cannot_touch_alices_container() -> None:
 
 def helpers_containers() -> str:
     return cluster.run("node3", "ls", "/var/lib/gleaner-root/containers")
-
-
-@pytest.mark.extended
-def test_a_job_that_cannot_be_saved_goes_on_and_says_so() -> None:
-    nodes_harness.spread_image([Node("node3", "criu")])
-    job = submit("--nodelist=node3", script=f"exec glean run {nodes_harness.IMAGE} '{CONNECTED}'")
-    wait_for_lines(job, 3)
-    cluster.run("head", "scancel", "--signal=USR1", job, user="alice")
-    cluster.until("its words", lambda: any("cannot be saved" in line for line in printed(job)), timeout_s=30)
-    cluster.until("the job to end", lambda: is_over(job), timeout_s=60)
-    assert cluster.slurm_job(job)["exit_code"]["return_code"]["number"] == 5, "the workload's own"
-    assert cluster.slurm_job(job)["restart_cnt"] == 0
-    assert [line for line in printed(job) if line.startswith("step")] == [f"step {number}" for number in range(20)]
-
-
-@pytest.mark.extended
-def test_close_to_its_time_limit_a_job_saves_itself(limited: str) -> None:
-    cluster.until("the job to be requeued", lambda: cluster.slurm_job(limited)["restart_cnt"] == 1, timeout_s=100)
-    assert "DUE TO TIME LIMIT" not in "\n".join(printed(limited))
-    assert any("saved in" in line and "requeued" in line for line in printed(limited))
