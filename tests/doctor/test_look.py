@@ -3,7 +3,6 @@
 import socket
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from tests.doctor.machine import Machine
@@ -48,29 +47,6 @@ def test_a_program_that_is_missing_hangs_or_fails_is_one_line(look: Look) -> Non
     with pytest.raises(Unread) as error:
         look.printed("sh", "-c", "echo good; echo bad >&2; exit 3")
     assert why(error).endswith("failed: bad")
-
-
-def test_what_a_program_prints_may_be_of_any_bytes(look: Look) -> None:
-    assert look.printed("printf", r"caf\351 \000") == "caf\ufffd \ufffd"
-
-
-def test_a_thing_is_read_once_for_all_checks(look: Look, tmp_path: Path) -> None:
-    for _ in range(2):
-        assert look.printed("sh", "-c", f"echo x >> {tmp_path}/calls; cat {tmp_path}/calls") == "x\n"
-
-
-def test_a_file_that_is_none_is_one_line(look: Look, tmp_path: Path) -> None:
-    for name, what in (("none", "there is no"), ("", "Is a directory")):
-        with pytest.raises(Unread) as error:
-            look.text(tmp_path / name)
-        assert what in why(error)
-
-
-@pytest.mark.parametrize("url", ["head", "ftp://head", "https://", "http://[::1"])
-def test_an_address_that_is_none_is_one_line(url: str) -> None:
-    with pytest.raises(Unread) as error:
-        ask(url, "/health", None, within_s=PATIENCE_S)
-    assert "must be like https://HOST:8642" in why(error)
 
 
 def test_a_token_never_travels_in_the_clear() -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import ssl
 import subprocess
 import sys
@@ -10,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.cli.cli_harness import GLEAN
 from tests.effort import IS_WHOLE
 from tests.privileged.root import only_root
 
@@ -22,7 +20,6 @@ from gleaner.control.setup.own_files import LIST, TargetMachine, carry_out
 from gleaner.control.setup.roles import SETTINGS, control, node
 
 pytestmark = only_root
-AUTHORITY = "-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n"
 CLIENT = ("client", "--url", "https://head:8642")
 CONTROL = ("control", "--host", "head.site", "--storage", "/data/gleaner", "--account", "us", "--yes")
 NODE = ("node", "--url", "https://head.site:8642", "--yes")
@@ -145,26 +142,6 @@ def test_a_certificate_of_the_sites_own_is_not_written_over(root: Path, capsys: 
     assert setup(root, "control", "--host", "other", "--yes") == 1
     assert "cert.pem is foreign: move it and its key away" in refusal(capsys)
     assert tree(root) == before
-
-
-def test_the_join_file_sets_up_the_other_machines(root: Path, tmp_path: Path) -> None:
-    assert setup(root, *CONTROL) == 0
-    file = root / "etc/gleaner/join.json"
-    assert "PRIVATE" not in file.read_text()
-    login = tmp_path / "login"
-    login.mkdir()
-    assert setup(login, "client", "--from", str(file), "--yes") == 0
-    assert (login / "etc/gleaner/tls/ca.pem").read_bytes() == (root / "etc/gleaner/tls/ca.pem").read_bytes()
-    assert 'url = "https://head.site:8642"' in (login / "etc/gleaner/gleaner.toml").read_text()
-
-
-def test_a_machine_can_have_two_roles_and_lose_one(root: Path) -> None:
-    assert setup(root, *CONTROL) == 0
-    alone = {path: found for path, found in tree(root).items() if not path.endswith("setup.json")}
-    assert setup(root, "node", "--from", str(root / "etc/gleaner/join.json"), "--yes") == 0
-    assert (root / "etc/gleaner/agent.toml").exists()
-    assert setup(root, "node", "--remove", "--purge", "--yes") == 0
-    assert {path: found for path, found in tree(root).items() if not path.endswith("setup.json")} == alone
 
 
 def test_settings_follow_the_answers_unless_an_admin_has_changed_them(
@@ -346,24 +323,6 @@ def test_a_run_that_ends_at_any_change_is_completed_or_taken_back(
         assert tree(root) == before
 
 
-def test_a_full_disk_is_one_line_and_the_next_run_completes(root: Path) -> None:
-    script = f"""
-        mount -t tmpfs -o size=200k none {root}/usr/local || exit 77
-        {GLEAN} setup {" ".join(NODE)} --root {root} 2>&1 >/dev/null | tail -n 1
-        mount -o remount,size=20m {root}/usr/local
-        {GLEAN} setup {" ".join(NODE)} --root {root} 2>/dev/null
-        {GLEAN} setup node --remove --purge --yes --root {root} 2>/dev/null
-        find {root}/usr/local -mindepth 1
-    """
-    (root / "usr/local").mkdir()
-    done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, check=False)
-    if done.returncode == 77 or "unshare" in done.stderr:
-        pytest.skip("mounts are not allowed here")
-    lines = done.stdout.splitlines()
-    assert "No space left on device: correct that, and run this again to continue" in lines[0]
-    assert lines[1:] == ["node: set up", "node: taken back"]
-
-
 def test_a_user_and_a_machine_without_slurm_are_refused_in_one_line() -> None:
     program = "import sys; from gleaner.control.cli.main import main; sys.exit(main())"
     words = (sys.executable, "-c", program, "setup", *NODE)
@@ -375,20 +334,3 @@ def test_a_user_and_a_machine_without_slurm_are_refused_in_one_line() -> None:
         assert said in done.stderr
         assert done.stderr.startswith("glean: ")
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-
-
-@pytest.mark.slow
-def test_people_are_asked_and_can_decline(root: Path) -> None:
-    before = tree(root)
-    ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        [GLEAN, "setup", *CLIENT, "--root", str(root)], stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as asked:
-        os.write(ours, b"n\n")
-        _, said = asked.communicate(timeout=60)
-    os.close(ours)
-    os.close(theirs)
-    assert asked.returncode == 1
-    assert "write /etc/gleaner/gleaner.toml" in said.decode()
-    assert "nothing was changed" in said.decode()
-    assert tree(root) == before

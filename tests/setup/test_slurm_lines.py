@@ -115,8 +115,3 @@ def test_where_a_site_has_preemption_or_tiers_the_changes_are_told_and_no_line(s
     assert found.text == ""
     for each in said:
         assert any(each in change for change in found.changes), found.changes
-
-
-def test_a_site_with_tiers_that_has_what_agents_need_is_told_nothing() -> None:
-    conf = SITES["tiers"][0] + pasted(decide(PLAIN)).replace("PreemptMode=REQUEUE\n", "").replace(PRIO, "")
-    assert decide(conf) == SlurmLines()

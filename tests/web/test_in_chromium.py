@@ -152,27 +152,6 @@ def test_a_campaign_file_is_uploaded_gets_an_image_and_shows_its_wrong_line(
     tab.page.context.close()
 
 
-def test_a_log_is_followed_until_its_reader_scrolls_up(browser: Browser, admin: CliHarness, service: Service) -> None:
-    admin.good("submit", "--image", "gleaner/pi", "--group", "atlas", "--", "run")
-    (job,) = admin.node.claim()
-    admin.node.write(job, 0, *[f"event {number}" for number in range(100)])
-    tab = Tab(browser)
-    tab.page.goto(admin.good("web").strip())
-    tab.page.goto(f"http://127.0.0.1:{service.port}/web/jobs/1/log")
-    log = tab.page.locator("#lines")
-    is_at_end = "each => each.scrollTop + each.clientHeight >= each.scrollHeight - 2"
-    assert log.evaluate(is_at_end)
-    tab.page.wait_for_function("() => known !== undefined")
-    admin.node.write(job, 100, *[f"event {number}" for number in range(100, 200)])
-    expect(log).to_contain_text("event 199")
-    assert log.evaluate(is_at_end)
-    log.evaluate("each => { each.scrollTop = 100; }")
-    admin.node.write(job, 200, "event 200")
-    expect(log).to_contain_text("event 200")
-    assert log.evaluate("each => each.scrollTop") == 100
-    tab.page.context.close()
-
-
 def test_a_job_is_cancelled_and_a_restart_of_control_and_the_end_of_a_token_are_said(
     browser: Browser, admin: CliHarness, service: Service
 ) -> None:

@@ -1,8 +1,5 @@
 """The computations of pages themselves: the order and the pages of lists, and the picture of a job's slices."""
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from gleaner.agent.job_spec import JobSpec
 from gleaner.control.models.jobs import AttemptRow, Ending, JobDetail, JobRow
 from gleaner.control.models.nodes import NodeRow
@@ -13,7 +10,7 @@ from gleaner.control.states import State
 from gleaner.control.web.band_chart import band_chart
 from gleaner.control.web.listing import ListSearch, listing
 from gleaner.control.web.node_shares import node_shares
-from gleaner.control.web.slice_chart import WIDTH, slice_chart
+from gleaner.control.web.slice_chart import slice_chart
 from gleaner.control.web.timeline_chart import timeline_chart
 
 NODE = NodeRow(
@@ -24,7 +21,6 @@ JOB = JobRow(
     id=1, name="pi", group="atlas", campaign=None, index=None, state=State.NEW, outcome=None, exit_code=None,
     held=False, priority=0, cpus=1, memory_mib=16, attempt=1, node=None, submitted_s=0.0, ended_s=None,
 )  # fmt: skip
-SECONDS = st.floats(-1e6, 2e9, allow_nan=False)
 
 
 def _nodes(**values: list[object]) -> list[NodeRow]:
@@ -51,30 +47,11 @@ def test_a_list_is_searched_in_all_fields_and_turned_page_by_page() -> None:
     assert listing(rows, ListSearch(text="IDLE")).total == len(rows)
 
 
-@st.composite
-def _attempts(draw: st.DrawFn) -> AttemptRow:
-    claimed_s = draw(SECONDS)
-    return AttemptRow(
-        attempt=1, agent="a", node="n", claimed_s=claimed_s, ended_s=draw(st.none() | SECONDS), ending=None, detail="",
-        started_s=None, from_attempt=None, from_number=None,
-        restore_s=draw(SECONDS), compute_s=draw(SECONDS), save_s=draw(SECONDS),
-    )  # fmt: skip
-
-
 def _detail(*attempts: AttemptRow) -> JobDetail:
     return JobDetail(
         job=JOB, spec=JobSpec(name="j", image="i"), failures=0, waits_because=None,
         attempts=attempts, events=(), checkpoints=(), output_bytes=None,
     )  # fmt: skip
-
-
-@given(attempts=st.lists(_attempts(), min_size=1, max_size=5), now_s=SECONDS)
-def test_whatever_clocks_say_a_chart_stays_in_its_frame(attempts: list[AttemptRow], now_s: float) -> None:
-    chart = slice_chart(_detail(*attempts), now_s=now_s)
-    assert chart is not None
-    for bar in chart.bars:
-        for part in bar.parts:
-            assert 0 <= part.x <= part.x + part.width <= WIDTH + 1
 
 
 def test_a_chart_shows_what_each_slice_was_spent_on() -> None:
@@ -116,13 +93,6 @@ def test_a_band_is_as_high_as_the_most_cores_and_its_parts_lie_on_each_other() -
     assert late.begin_s == 3000  # it begins with the first data
 
 
-def test_a_step_that_is_not_over_is_measured_by_what_has_passed_of_it() -> None:
-    chart = band_chart([_step(0, idle=600.0), _step(60, idle=100.0)], now_s=70)
-    assert chart is not None
-    assert chart.most_cores == 10
-    assert chart.layers[PARTS.index("idle")].path.count("v200.00") == 2
-
-
 def _slice(node: str, claimed_s: float, ended_s: float | None, **spent: float) -> NodeSlice:
     times = {"restore_s": 0.0, "save_s": 0.0, "lost_s": 0.0} | spent
     return NodeSlice(node=node, job=1, group="g", claimed_s=claimed_s, ended_s=ended_s, **times)
@@ -158,35 +128,6 @@ def test_a_nodes_parts_are_counted_in_seconds_however_much_time_is_shown() -> No
     assert {part: round(100_000 * share, 3) for part, share in found["n2"].items()} == {
         "idle": 89_900, "lost": 90, "harvested": 10_010,
     }  # fmt: skip
-
-
-def test_a_part_of_a_slice_and_of_a_look_counts_where_only_that_is_shown() -> None:
-    looks = [NodeUses(0, ("n1", "n2"), "r-")]
-    slices = [_slice("n1", 60, 100, save_s=20)]
-    found = node_shares(("n1", "n2"), looks, slices, begin_s=30, end_s=90, look_s=50, now_s=1000)
-    assert {part: round(share, 6) for part, share in found["n1"].items()} == {
-        "regular": 0.4, "harvested": 0.4, "saving": 0.2,
-    }  # fmt: skip
-    assert found["n2"] == {}
-
-
-@given(
-    slices=st.lists(
-        st.builds(
-            _slice, st.sampled_from(["n1", "n2"]), SECONDS, st.none() | SECONDS,
-            restore_s=SECONDS, save_s=SECONDS, lost_s=SECONDS,
-        )
-    ),
-    now_s=SECONDS, begin_s=SECONDS,
-)  # fmt: skip
-def test_whatever_clocks_say_a_nodes_parts_sum_to_all_that_is_known(
-    slices: list[NodeSlice], now_s: float, begin_s: float
-) -> None:
-    looks = (NodeUses(10, ("n1",), "r"),)
-    found = node_shares(("n1", "n2"), looks, slices, begin_s=begin_s, end_s=begin_s + 600, look_s=60, now_s=now_s)
-    for shares in found.values():
-        assert not shares or abs(sum(shares.values()) - 1) < 1e-6
-        assert all(0 < share <= 1 + 1e-6 for share in shares.values())
 
 
 def test_a_picture_with_too_many_pieces_has_fewer_points() -> None:

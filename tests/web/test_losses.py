@@ -1,23 +1,19 @@
 """Nodes that lose slices and agents that fell silent: the lists and the overview say so, and what to do."""
 
-import statistics
 from collections.abc import Mapping
 
-from hypothesis import given
-from hypothesis import strategies as st
 from sqlalchemy import update
 from tests.api.api_harness import ApiHarness
 from tests.slurm.records import node, seen
 from tests.web.web_harness import browser_of
 
-from gleaner.control.models.jobs import AttemptRow, Ending
+from gleaner.control.models.jobs import Ending
 from gleaner.control.policy.lossy_nodes import SliceCounts, conspicuous
 from gleaner.control.policy.node_time import DAY_S
 from gleaner.control.queue import attempt_reports, node_losses
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.node_losses import FRESH_S
 from gleaner.control.queue.tables import ATTEMPT
-from gleaner.control.web.jobs import ending_reason
 
 
 def _lose_one(harness: ApiHarness, name: str) -> int:
@@ -112,29 +108,6 @@ def test_a_jobs_page_says_when_it_was_saved_and_what_was_computed_in_vain(harnes
     assert "2027-01-15 08:01:40 on n1 , took 4 s, " in browser.good(f"/web/jobs/{job}").text
     _lose_one(harness, "n2")
     assert "fell silent; computed in vain: 5 min" in browser.good(f"/web/jobs/{job}").text
-
-
-def test_a_lost_slice_without_a_detail_has_the_reason_that_its_ending_tells() -> None:
-    slice_ = AttemptRow(
-        attempt=1, agent="a", node="n1", claimed_s=0, ended_s=1, ending=Ending.LOST, detail="", started_s=None,
-        from_attempt=None, from_number=None, restore_s=0, compute_s=0, save_s=0,
-    )  # fmt: skip
-    said = {ending: ending_reason(slice_.model_copy(update={"ending": ending})) for ending in ("lost", "saved", None)}
-    assert said == {"lost": "its agent was not heard of any more", "saved": "", None: ""}
-    assert ending_reason(slice_.model_copy(update={"ending": "returned"})) == "no reason known"
-    assert ending_reason(slice_.model_copy(update={"detail": "it said so"})) == "it said so"
-
-
-@given(st.lists(st.integers(min_value=0, max_value=20), min_size=1, max_size=9))
-def test_others_are_all_nodes_but_this_one(lost: list[int]) -> None:
-    counts = {f"n{place}": SliceCounts(20, each) for place, each in enumerate(lost)}
-    expected: list[str] = []
-    for name, count in counts.items():
-        others = [each.lost_part for node, each in counts.items() if node != name]
-        median = statistics.median(others) if others else 0.0
-        if count.lost >= 3 and count.lost_part >= 0.25 and count.lost_part >= 3 * median:
-            expected.append(name)
-    assert sorted(conspicuous(counts)) == expected
 
 
 def test_an_attempt_of_which_its_agent_never_heard_is_no_loss_of_the_node(harness: ApiHarness) -> None:

@@ -12,7 +12,6 @@ from tests.web.web_harness import HERE, Browser, browser_of
 
 from gleaner.control.queue import tokens, web_sessions
 from gleaner.control.queue.database import transaction
-from gleaner.control.queue.tables import WEB_SESSION
 from gleaner.control.queue.tokens import Identity
 from gleaner.control.settings import AuditSettings, MungeRule, MungeSettings
 
@@ -153,11 +152,6 @@ def test_a_session_lasts_while_the_rules_of_munge_give_its_rights_and_is_listed_
     assert [one["name"] for one in harness.admin.get("/v1/tokens").json()] == ["root"]
 
 
-def test_a_live_part_of_a_page_whose_session_has_ended_leads_to_the_form(harness: ApiHarness) -> None:
-    answer = Browser(harness).client.get("/web/jobs", headers={"HX-Request": "true"})
-    assert (answer.status_code, answer.headers["hx-redirect"]) == (401, "/web/sign-in")
-
-
 @pytest.mark.parametrize(
     "elsewhere",
     ["https://evil.example/web", "//evil.example", "/web\\@evil.example", "javascript:alert(1)", "/web/../v1/jobs", ""],
@@ -208,15 +202,6 @@ def test_signing_in_is_in_the_audit_log_and_the_token_is_not(harness: ApiHarness
     assert '"call":"POST /web/jobs/1/hold"' in text
     assert harness.user.headers["Authorization"].split()[1] not in text
     assert browser.client.cookies["gleaner_session"] not in text
-
-
-def test_a_database_that_fails_is_said_on_a_page(harness: ApiHarness) -> None:
-    browser = browser_of(harness, harness.user)
-    WEB_SESSION.drop(harness.state.engine)
-    shown = browser.get("/web")
-    assert (shown.status, shown.answer.headers["retry-after"]) == (503, "5")
-    assert "run `glean control migrate`" in shown.text
-    assert Browser(harness).sign_in(harness.user).status_code == 503
 
 
 def test_every_answer_keeps_browsers_from_loading_anything_from_elsewhere(harness: ApiHarness) -> None:

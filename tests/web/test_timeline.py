@@ -9,7 +9,6 @@ from tests.web.web_harness import browser_of
 from gleaner.control.policy.node_time import DAY_S
 from gleaner.control.queue import node_history
 from gleaner.control.queue.database import transaction
-from gleaner.control.web import timeline
 
 LARGEST_BYTES = 1_000_000
 
@@ -64,21 +63,6 @@ def test_a_thousand_nodes_are_less_than_a_megabyte(harness: ApiHarness) -> None:
     browser = browser_of(harness, harness.user)
     for length in ("10m", "1h", "1w"):
         assert len(browser.good(f"/web/timeline?length={length}").answer.content) < LARGEST_BYTES, length
-
-
-def test_of_too_many_slices_only_the_use_of_the_nodes_is_drawn(
-    harness: ApiHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _past(harness, 12, 8)
-    browser = browser_of(harness, harness.user)
-    shown = browser.good("/web/timeline?length=1d")
-    assert "too many slices" not in shown.text
-    assert "–" not in shown.text
-    monkeypatch.setattr(timeline, "SLICES_AT_MOST", 5)
-    shown = browser.good("/web/timeline?length=1d")
-    assert shown.text.count("–") == 12 * 3  # saving, restoring and lost are not known
-    assert "too many slices" in shown.text
-    assert {attrs.get("class") for tag, attrs in shown.elements if tag == "path"} >= {"regular", "harvested"}
 
 
 def test_a_place_leads_to_the_job_that_was_there_or_to_the_node(harness: ApiHarness) -> None:
