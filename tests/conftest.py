@@ -2,13 +2,13 @@
 a faked Slurm.
 """
 
-import faulthandler
 import fcntl
 import gc
 import os
 import random
 import signal
 import sys
+import tempfile
 import uuid
 from collections.abc import Generator, Iterator
 from contextlib import nullcontext
@@ -38,9 +38,6 @@ settings.register_profile("brief", settings(), deadline=None, max_examples=20)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "unhurried"))
 # Whoever starts the tests in the background has this signal ignored, in all that the tests start too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# A run that takes too long asks each process where it is (tests/suite/run.py).
-if stacks := os.environ.get("GLEANER_TEST_STACKS"):
-    faulthandler.register(signal.SIGUSR1, file=Path(stacks, str(os.getpid())).open("w"), all_threads=True)  # noqa: SIM115
 # What loops beside a test say must not come into the output of a command that runs in this process meanwhile.
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))
 
@@ -79,7 +76,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
     Compilation takes 13 seconds of a core; at the same time, each of them would compile everything.
     """
-    with Path(stacks, "..", "collecting").open("w") if stacks else nullcontext() as lock:
+    in_run = os.environ.get("GLEANER_TEST_RUN")
+    with Path(tempfile.gettempdir(), "collecting").open("w") if in_run else nullcontext() as lock:
         if lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -33,7 +33,6 @@ BIN = ROOT / ".venv" / "bin"
 LIMIT_MIN = 19
 SAY_EVERY_S = 30.0
 SCHEMA = "tests/api/test_schema.py"
-STACKS, STACKS_WITHIN_S = "stacks", 5.0
 PR_SET_PDEATHSIG = 1
 IN_MEMORY = ("mount", "-t", "tmpfs", "-o", "size=8g", "gleaner-tests")
 
@@ -150,7 +149,6 @@ class Run:
         self.environment = os.environ | {
             cleaner.MARK: self.id,
             "TMPDIR": str(self.folder),
-            "GLEANER_TEST_STACKS": str(self.folder / STACKS),
             "GLEANER_TESTS": "all" if arguments.all else "",
             "PYTHONDONTWRITEBYTECODE": "",
             "PYTHONPYCACHEPREFIX": str(ROOT / ".venv" / "pycache"),
@@ -187,7 +185,6 @@ class Run:
         self.folder.mkdir(0o700)  # not before there is a cleaner
         subprocess.run([*IN_MEMORY, self.folder], env=self.environment, check=False, stderr=subprocess.DEVNULL)
         self.folder.chmod(0o1777)  # as /tmp itself: tests have users of their own
-        (self.folder / STACKS).mkdir()
 
     def wants(self, name: str) -> bool:
         """Return whether a part is asked for, and can be had."""
@@ -335,7 +332,7 @@ class Run:
             self.red.append("static checks:\n" + tail_of(OUTPUT / "static.log", 40))
 
     def _over(self, running: Sequence[Process], static: "subprocess.Popen[bytes] | None") -> None:
-        """Say what was running when the limit passed, with the stacks of its threads, and end it."""
+        """Say what was running when the limit passed, and end it."""
         self.is_over = True
         self.red.append(f"the run took longer than {(self.limit_s or 0) / 60:g} min")
         if self.step_now:
@@ -345,14 +342,6 @@ class Run:
         for one in running:
             began = [test.id for test in one.reports.tests.values() if not test.ended]
             self.red.append(f"{one.part.name} was in {', '.join(began) or 'a set-up'}")
-        ours = {str(process) for process in cleaner.processes_of(self.id, self.folder)}
-        files = [file for file in (self.folder / STACKS).iterdir() if file.name in ours]
-        for file in files:  # each process that has loaded tests/conftest.py has one
-            with suppress(ProcessLookupError):
-                os.kill(int(file.name), signal.SIGUSR1)
-        time.sleep(STACKS_WITHIN_S)
-        for file in files:
-            self.red.append(f"the threads of process {file.name}:\n{file.read_text()}")
         for one in running:
             one.kill()
 

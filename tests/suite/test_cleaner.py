@@ -130,38 +130,6 @@ def test_the_processes_of_a_killed_run_are_ended_and_no_others(tmp_path: Path, f
         os.close(terminal)
 
 
-def test_a_step_that_must_not_be_broken_off_is_waited_for_and_nothing_that_has_its_number_by_now(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = uuid.uuid4().hex
-    program(tmp_path / "bin" / "docker", "exit 1")
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.setattr(cleaner, "STEP_WITHIN_S", -1.0)
-    assert cleaner.step_of(run, folder) is None
-    for half in ("", "x"):  # killed while it wrote
-        (folder / cleaner.STEP).write_text(half)
-        assert cleaner.step_of(run, folder) is None
-    (folder / cleaner.STEP).write_text(str(os.getpid()))
-    assert cleaner.step_of(run, folder) is None
-    step = start("", tmp_path, more={cleaner.STEP_MARK: run})
-    (folder / cleaner.STEP).write_text(str(step.pid))
-    assert cleaner.clean(run, folder)[1] == [f"process {step.pid}, a step of the set-up, does not end"]
-    folder.mkdir()
-    (folder / cleaner.STEP).write_text(str(step.pid))
-    step.kill()
-    step.wait()
-    assert cleaner.step_of(run, folder) is None
-
-
-def test_mounts_are_detached_from_the_innermost_one_whatever_their_names() -> None:
-    table = "\n".join(
-        f"36 35 98:0 / {point} rw,noatime - ext4 /dev/root rw"
-        for point in ("/tmp/run", "/tmp/run/a", "/tmp/run/a/b\\040c", "/tmp/run/a/é\\134", "/tmp/running", "/proc")
-    )
-    found = cleaner.mounts_in(Path("/tmp/run"), table.encode())
-    assert found == ["/tmp/run/a/é\\", "/tmp/run/a/b c", "/tmp/run/a", "/tmp/run"]
-
-
 def test_what_is_mounted_in_the_folder_stays_where_it_is_from(theirs: Path, folder: Path) -> None:
     mount("--rbind", str(theirs), str(folder / "inner"))
     done = run_cleaner("no process", folder)
@@ -170,55 +138,9 @@ def test_what_is_mounted_in_the_folder_stays_where_it_is_from(theirs: Path, fold
     assert (theirs / "inner" / "precious").exists()
 
 
-def test_a_mount_that_is_covered_by_another_one_is_detached_too(theirs: Path, folder: Path) -> None:
-    mount("--rbind", str(theirs), str(folder / "inner"))
-    mount("-t", "tmpfs", "cover", str(folder / "inner"))
-    assert cleaner.unmount(folder) == 3
-
-
 def test_nothing_is_deleted_in_a_mount_that_cannot_be_detached(tmp_path: Path, theirs: Path, folder: Path) -> None:
     mount("--bind", str(theirs / "inner"), str(folder / "inner"))
     program(tmp_path / "bin" / "umount", "exit 1")
     done = run_cleaner("no process", folder, PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     assert (done.returncode, done.stdout) == (1, f"cleaner: {folder / 'inner'} cannot be unmounted\n")
     assert (theirs / "inner" / "precious").exists()
-
-
-@pytest.mark.parametrize(
-    ("answer", "stopped"),
-    [("echo one", False), ("exit 1", None), ("exit 0", True)],
-    ids=["a demo runs", "it does not say", "nobody else"],
-)
-def test_an_engine_is_stopped_only_if_nobody_uses_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, stopped: bool | None
-) -> None:
-    program(tmp_path / "bin" / "docker", f'case "$*" in *version*) echo 1 ;; *) {answer} ;; esac')
-    program(tmp_path / "deploy" / "engine.sh", f"touch {tmp_path}/stopped")
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.setattr(cleaner, "ROOT", tmp_path)
-    if stopped is None:
-        with pytest.raises(subprocess.CalledProcessError):
-            cleaner.stop_engine()
-    else:
-        cleaner.stop_engine()
-    assert (tmp_path / "stopped").exists() == bool(stopped)
-
-
-def test_containers_are_removed_until_none_is_left_and_one_that_stays_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first try fails: the container is going already."""
-    program(tmp_path / "deploy" / "cluster.sh", "exit 0")
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.setattr(cleaner, "ROOT", tmp_path)
-    (tmp_path / "there").write_text("one\n")
-    once = "[ -e tried ] && : >there || { : >tried; exit 1; }"
-    program(tmp_path / "bin" / "docker", f'cd {tmp_path}; case "$*" in *" ls "*) cat there ;; *) {once} ;; esac')
-    cleaner.remove_containers("label=x")
-    assert (tmp_path / "there").read_text() == ""
-
-    (tmp_path / "tried").unlink()
-    (tmp_path / "there").write_text("one\n")
-    monkeypatch.setattr(cleaner, "END_WITHIN_S", -1.0)
-    with pytest.raises(OSError, match="containers one cannot be removed"):
-        cleaner.remove_containers("label=x")

@@ -4,20 +4,14 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.suite.cleaner import ROOT
 from tests.suite.report import (
     MOST_FLAKY,
     NEVER_AGAIN,
     Outcome,
     Reports,
-    as_text,
     broken_off,
     judge,
-    slowest,
-    table,
-    words_of,
 )  # fmt: skip
 
 
@@ -42,13 +36,6 @@ def test_a_test_that_fails_in_its_teardown_has_failed_and_all_its_phases_count()
     assert (test.folder, test.failed, test.seconds, test.ended, test.error) == (
         "tests/queue", True, 4.0, True, "left a process",
     )  # fmt: skip
-
-
-def test_a_line_that_was_cut_off_by_a_kill_is_left_out() -> None:
-    made = reports(line("tests/test_x.py::test_one", "setup"), line("tests/test_x.py::test_one", "call")[:40])
-    (test,) = made.tests.values()
-    assert not test.ended
-    assert test.folder == "tests"
 
 
 def test_a_file_that_cannot_be_collected_makes_the_run_red() -> None:
@@ -82,41 +69,8 @@ def test_each_place_whose_tests_are_never_run_again_is_there() -> None:
     assert [place for place in NEVER_AGAIN if not (ROOT / place).exists()] == []
 
 
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans(), st.integers(0, 9))))
-def test_the_table_has_each_test_once(made: list[tuple[str, bool, int]]) -> None:
-    tests = [
-        Outcome(f"tests/{folder}/test_x.py::t{number}", seconds=seconds, failed=failed)
-        for number, (folder, failed, seconds) in enumerate(made)
-    ]
-    rows = table(tests)
-    assert sum(row["tests"] for row in rows) == len(tests)
-    assert sum(row["failed"] for row in rows) == sum(test.failed for test in tests)
-    assert sum(row["seconds"] for row in rows) == sum(test.seconds for test in tests)
-    assert [row["seconds"] for row in rows] == sorted((row["seconds"] for row in rows), reverse=True)
-    text = as_text(rows, slowest(tests))
-    assert all(row["folder"] in text for row in rows)
-
-
-def test_an_error_has_its_place_and_what_the_test_printed() -> None:
-    entry = {
-        "data": {
-            "lines": [">   assert 1 == 2"],
-            "reprfileloc": {"path": "a.py", "lineno": 3, "message": "AssertionError"},
-        }
-    }
-    failure = {"longrepr": {"reprtraceback": {"reprentries": [entry]}}, "sections": [["Captured stdout call", "hello"]]}
-    assert words_of(failure) == ">   assert 1 == 2\n\na.py:3: AssertionError\n--- Captured stdout call ---\nhello"
-
-
 PASSED, FAILED, OPEN = Outcome("t0", ended=True), Outcome("t1", failed=True, ended=True), Outcome("t2")
-CRASHED = Outcome("t3", failed=True)
 """With xdist: the worker died in this test, and the report says so."""
-
-
-@pytest.mark.parametrize("tests", [[PASSED], [PASSED, FAILED], [CRASHED]])
-def test_a_part_whose_tests_say_how_they_ended_is_judged_by_them(tests: list[Outcome]) -> None:
-    status = int(any(test.failed for test in tests))
-    assert broken_off("unit", status, tests, may_be_empty=False) == []
 
 
 @pytest.mark.parametrize(
@@ -132,9 +86,3 @@ def test_a_part_whose_tests_say_how_they_ended_is_judged_by_them(tests: list[Out
 )
 def test_a_part_that_broke_off_or_ran_nothing_makes_the_run_red(status: int, tests: list[Outcome], reason: str) -> None:
     assert broken_off("unit", status, tests, may_be_empty=False) == [reason]
-
-
-def test_a_part_may_be_empty_where_files_were_given_and_then_nothing_is_run_again() -> None:
-    assert broken_off("unit", 5, [], may_be_empty=True) == []
-    assert judge([FAILED], run_again=False).again == ()
-    assert judge([FAILED], run_again=False).red == ("t1: failed",)

@@ -1,6 +1,5 @@
 """A run that is ended at any moment, in any way, leaves nothing; two runs do not meet."""
 
-import argparse
 import fcntl
 import json
 import os
@@ -15,7 +14,6 @@ import pytest
 from tests.privileged.waiting import wait_until
 from tests.suite import cleaner
 from tests.suite.cleaner import ROOT
-from tests.suite.run import Run, SetUpFailed
 
 pytestmark = pytest.mark.slow
 
@@ -96,13 +94,11 @@ def cleaner_of(run: "subprocess.Popen[bytes]") -> int:
     return int(found)
 
 
-@pytest.mark.parametrize("how", ["killed", "killed with its group", "ended twice", "its cleaner is killed before"])
+@pytest.mark.parametrize("how", ["killed with its group", "ended twice", "its cleaner is killed before"])
 def test_a_run_that_is_ended_leaves_nothing(world: World, how: str) -> None:
     run = world.run()
     world.wait_until_it_is("began")
     match how:
-        case "killed":
-            run.kill()
         case "killed with its group":
             os.killpg(run.pid, signal.SIGKILL)
         case "ended twice":
@@ -125,38 +121,3 @@ def test_a_second_run_does_not_begin_and_does_the_first_no_harm(world: World) ->
     first.terminate()
     assert first.wait(200) == 1
     assert world.left() == []
-
-
-def test_a_step_that_must_not_be_broken_off_ends_and_nothing_begins_after_it(world: World) -> None:
-    (world.place / "step").write_text(
-        f"#!/bin/sh\ncd {world.place}\n: >stepping\nwhile [ ! -e go ]; do sleep 0.05; done\n: >ended\n"
-    )
-    run = world.run()
-    world.wait_until_it_is("stepping")
-    run.kill()
-    run.wait()
-    (world.place / "go").touch()
-    assert world.left() == []
-    assert (world.place / "ended").exists()
-    assert not (world.place / "began").exists()
-
-
-def test_nothing_is_started_when_a_run_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread that sets up containers may still be at work; the cleaner has looked by then."""
-    monkeypatch.setattr("tests.suite.run.OUTPUT", tmp_path)
-    ended = Run(argparse.Namespace(all=False, only="", limit_min=0, options=[]))
-    ended.is_over = True
-    with pytest.raises(SetUpFailed, match=r"^images/build\.sh was not started: the run is over"):
-        ended.step("images", "images/build.sh")
-
-
-def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(world: World) -> None:
-    """There is not even room for the run's folder."""
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=1", "full", world.place / "tmp"], check=True)
-    try:
-        assert world.run().wait(200) == 1
-        assert "FAILED: [Errno 28] No space left on device: " in world.said
-        assert "Traceback" not in world.said
-        assert world.left() == []
-    finally:
-        subprocess.run(["umount", "--lazy", world.place / "tmp"], check=False)
