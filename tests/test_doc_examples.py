@@ -6,7 +6,6 @@ import runpy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import pytest
 from tests import doc_pages
 from tests.doc_pages import Example
 
@@ -46,14 +45,6 @@ def test_the_program_of_an_examples_image_takes_its_arguments() -> None:
     shown = [example for example in doc_pages.examples() if doc_pages.name_of(example.image) in PARSERS]
     assert {doc_pages.name_of(example.image) for example in shown} == PARSERS.keys()
     assert [wrong for example in (*shown, *_of_the_api()) if (wrong := _complaint(example))] == []
-
-
-@pytest.mark.parametrize(
-    ("image", "command"),
-    [("pythia", "--seed 0 --events 9 --process zmumu --out ."), ("pi:1", "pi --samples 9 --seed 1")],
-)
-def test_arguments_that_the_program_refuses_are_noticed(image: str, command: str) -> None:
-    assert _complaint(Example("a page", image, tuple(command.split()))) != ""
 
 
 def test_the_quick_start_shows_the_dockerfile_that_it_builds() -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests import doc_pages
 from tests.runtime.kinds.table import KINDS
 
-from gleaner.agent.job import job_checkpoints, lifecycle
+from gleaner.agent.job import lifecycle
 from gleaner.agent.runtime import criu_reasons
 from gleaner.agent.settings import SiteAgentSettings
 from gleaner.control.settings import Settings
@@ -103,10 +103,6 @@ def test_sentences_of_a_page_are_short(name: str, page: Path) -> None:
     assert long == []
 
 
-def test_a_long_sentence_is_noticed() -> None:
-    assert [len(sentence.split()) for sentence in _sentences("A word.\nAnother " + "word " * 30 + "ends.\n")] == [2, 32]
-
-
 ODD = re.compile(
     "|".join(
         (
@@ -142,22 +138,9 @@ def test_the_pages_in_docs_are_short_altogether_and_their_english_is_plain() -> 
     assert sum(odd.values()) * 1000 <= MOST_ODD_IN_1000_WORDS * words, odd
 
 
-def test_odd_english_is_noticed() -> None:
-    assert len(_odd("It fails: a node is down; nobody says so.\nThat is bad, too. It has a key of its own.\n")) == 7
-    assert _odd("One `a; b: c` two:\n\n```sh\na; b\n```\n\n    c; d\n\nThree [four](a;b).\n") == []
-
-
 def test_the_pictures_are_those_that_the_program_draws() -> None:
     for name, draw in runpy.run_path(str(ROOT / "docs" / "figures.py"))["PICTURES"].items():
         assert (ROOT / "docs" / name).read_text() == draw(), f"docs/{name} is old: run `make diagrams`"
-
-
-def test_the_marked_save_is_the_one_from_which_the_job_goes_on() -> None:
-    drawn = runpy.run_path(str(ROOT / "docs" / "figures.py"))
-    (saved_s, *_), *later = drawn["NOTES"]
-    slices = {begin_s: end_s for (_, _, end_s), (_, begin_s, _) in itertools.pairwise(drawn["FOLLOWED"])}
-    assert slices[later[0][0]] == saved_s
-    assert later[1][0] in slices
 
 
 def test_what_criu_cannot_save_is_what_the_agents_say() -> None:
@@ -201,13 +184,6 @@ def test_the_diagrams_are_those_of_the_code_and_lack_no_step_of_the_lifecycle() 
     assert diagrams["PAGE"].read_text() == diagrams["page"](), (
         "docs/contributing/diagrams.md is old: run `make diagrams`"
     )
-
-
-def test_packages_that_import_each_other_are_noticed() -> None:
-    without_detours = runpy.run_path(str(ROOT / "docs" / "diagrams.py"))["without_detours"]
-    assert without_detours({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == {"a": {"b"}, "b": {"c"}, "c": set()}
-    with pytest.raises(ValueError, match="packages import each other: a, b, a"):
-        without_detours({"a": {"b"}, "b": {"a"}})
 
 
 def test_the_tests_that_guard_against_findings_are_there() -> None:
@@ -272,14 +248,3 @@ def test_the_settings_that_matter_first_exist() -> None:
         key = re.sub(r"[`\s]|agent:", "", name)
         table, _dot, row = key.partition(".")
         assert key in SiteAgentSettings.model_fields if name.startswith("agent:") else hasattr(control[table], row), key
-
-
-def test_the_page_of_storage_says_which_saves_do_not_read_what_they_share() -> None:
-    """The two saves are those of `test_what_was_just_read_to_restore_a_job_is_not_read_again_to_save_it`."""
-    page = " ".join((ROOT / "docs" / "admin" / "storage.md").read_text().split())
-    _, found, after = page.partition("A save reads and compares what it shares")
-    assert found
-    said = after[:800]
-    assert job_checkpoints.TRUSTED_FOR_S == 3600
-    assert "within the last hour: - the first save after a restore" in said
-    assert "- the save at an agent's end reads none of them if the agent has saved the job within the last hour" in said

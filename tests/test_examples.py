@@ -85,13 +85,6 @@ def test_commands_of_a_page_name_verbs_and_options_that_exist(page: Path) -> Non
     assert [wrong for command in doc_pages.commands(page.read_text(), "glean") if (wrong := _complaint(command))] == []
 
 
-def test_a_command_that_does_not_exist_is_noticed() -> None:
-    assert _complaint("glean submitt x.yaml") == "glean submitt x.yaml: no verb 'submitt'"
-    assert _complaint("glean wait 3 --nosuch 4") == "glean wait 3 --nosuch 4: no option --nosuch"
-    assert _complaint("glean submit --image a -- pi --samples 3") == ""
-    assert _complaint("glean run --nosuch a -- pi") == "glean run --nosuch a -- pi: no option --nosuch"
-
-
 @pytest.mark.parametrize("page", doc_pages.PAGES, ids=doc_pages.NAMES)
 def test_targets_of_make_that_a_page_names_exist(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
