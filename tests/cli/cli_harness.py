@@ -1,6 +1,7 @@
 """A user's `glean`, and the real control program behind it: a real port, a real database."""
 
 import hashlib
+import json
 import math
 import os
 import socket
@@ -154,6 +155,11 @@ class CliHarness:
         assert (code, said) == (0, []), (arguments, code, err)
         return out
 
+    def submit(self, *options: str) -> int:
+        """Submit one job; return its number."""
+        out = self.good("submit", "--image", "gleaner/pi", "--json", *options, "--", "pi", "--samples", "10")
+        return int(json.loads(out)["jobs"][0])
+
     def refused(self, *arguments: str, code: int) -> str:
         """The one line on stderr of a program that must fail, without its `glean: `."""
         found, out, err = self.run(*arguments)
@@ -250,6 +256,13 @@ def become_user(patch: pytest.MonkeyPatch, folder: Path, url: str) -> Path:
     patch.setenv("GLEANER_CLIENT__TOKEN_FILE", str(token))
     patch.setenv("GLEANER_CLIENT__URL", url)
     return token
+
+
+def free_port() -> int:
+    """Return a port of this machine on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @contextmanager

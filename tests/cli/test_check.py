@@ -2,13 +2,11 @@
 
 import json
 import signal
-import subprocess
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.cli.cli_harness import CliHarness
+from tests.privileged.waiting import wait_until
 
 from gleaner.agent.job_spec import SelfSave
 from gleaner.agent.messages import Assignment, ReturnReason
@@ -155,38 +153,19 @@ def test_patience_ends_with_what_is_known() -> None:
 # ── with a real control program ───────────────────────────────────────────────────────────────────────────
 
 
-def until(happened: Callable[[], Any]) -> Any:
-    give_up_s = time.monotonic() + 120
-    while not (found := happened()):
-        assert time.monotonic() < give_up_s
-        time.sleep(0.05)
-    return found
-
-
-def seen(harness: CliHarness, job: int) -> JobDetail:
-    with snapshot(harness.state.engine) as db:
-        return queries.job_detail(db, job)
-
-
-def begun(harness: CliHarness) -> "subprocess.Popen[str]":
-    return harness.start("check", "lab:1", "--after", "1", "--json", "--", "simulate", "--seed", "1")
-
-
-def claimed(harness: CliHarness) -> Assignment:
-    (found,) = until(harness.node.claim)
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_whatever_ends_a_check_cancels_its_job(harness: CliHarness, number: signal.Signals) -> None:
-    process = begun(harness)
-    job = claimed(harness).job
+    process = harness.start("check", "lab:1", "--after", "1", "--json", "--", "simulate", "--seed", "1")
+    claimed: list[Assignment] = []
+    wait_until(lambda: claimed.extend(harness.node.claim()) or bool(claimed), "the job is claimed")
     assert process.stderr
     while "runs on" not in process.stderr.readline():
         pass
     process.send_signal(number)
-    assert (process.wait(timeout=60), seen(harness, job).job.outcome) == (130, Outcome.CANCELLED)
+    assert process.wait(timeout=60) == 130
+    with snapshot(harness.state.engine) as db:
+        assert queries.job_detail(db, claimed[0].job).job.outcome is Outcome.CANCELLED
 
 
 def test_wrong_options_of_a_check_submit_nothing(harness: CliHarness) -> None:

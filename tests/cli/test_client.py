@@ -11,7 +11,7 @@ from email.message import Message
 from pathlib import Path
 
 import pytest
-from tests.cli.cli_harness import Reply, answering, become_user
+from tests.cli.cli_harness import Reply, answering, become_user, free_port
 
 from gleaner.client import connection
 from gleaner.control.cli import app
@@ -116,9 +116,7 @@ def test_a_url_that_a_token_must_not_travel_to_is_refused(
 def test_a_control_program_that_does_not_run_is_named_with_its_url(
     token: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    url = f"http://127.0.0.1:{free_port()}"
     monkeypatch.setenv("GLEANER_CLIENT__URL", url)
     code, line = said("status")
     assert code == 3
@@ -136,29 +134,16 @@ def test_a_read_is_asked_again_after_a_lost_answer(
     assert requests == ["GET /v1/status"] * 3
 
 
-class Restarting:
-    """A port of this machine on which nobody listens, until `begin`."""
-
-    def __init__(self) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-
 @pytest.mark.parametrize("arguments", [("submit", "--image", "a", "--json", "--", "run"), ("status", "--json")])
 def test_a_refused_connection_is_tried_again_since_nothing_can_have_arrived(
     arguments: tuple[str, ...], token: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    restarting = Restarting()
-    monkeypatch.setenv("GLEANER_CLIENT__URL", restarting.url)
+    port = free_port()
+    monkeypatch.setenv("GLEANER_CLIENT__URL", f"http://127.0.0.1:{port}")
     body = {"campaign": None, "jobs": [7], "warning": ""} if arguments[0] == "submit" else STATUS
 
     def begin() -> None:
-        with server(repeat((200, json.dumps(body))), port=restarting.port) as (_, requests):
+        with server(repeat((200, json.dumps(body))), port=port) as (_, requests):
             ended.wait(30)
             seen.extend(requests)
 

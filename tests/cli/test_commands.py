@@ -24,12 +24,6 @@ indices: 0-2
 """
 
 
-def submit(harness: CliHarness, *options: str) -> int:
-    """One job; its number."""
-    out = harness.good("submit", "--image", "gleaner/pi", "--json", *options, "--", "pi", "--samples", "10")
-    return int(json.loads(out)["jobs"][0])
-
-
 def campaign(harness: CliHarness, *options: str) -> int:
     (harness.folder / "zmumu.yaml").write_text(CAMPAIGN)
     return int(json.loads(harness.good("submit", "zmumu.yaml", "--json", *options))["campaign"])
@@ -40,7 +34,7 @@ def test_a_job_is_submitted_shown_and_listed(harness: CliHarness) -> None:
         "--name pi1 --cpus 2 --priority -3 --env A=b=c --retries 0 --saves-itself SIGUSR1:3 --memory-mib 512..4G"
         " --retry-on 137,75 --never-retry-on 1 --compute-limit 2h --needs-at-least 18m --disk 2G --silent-limit 30m"
     )
-    job = submit(harness, *options.split())
+    job = harness.submit(*options.split())
     detail = json.loads(harness.good("show", str(job), "--json"))
     row = {"id": job, "name": "pi1", "group": "atlas", "cpus": 2, "memory_mib": 512, "priority": -3, "state": "New"}
     assert detail["job"] | row == detail["job"]
@@ -107,7 +101,7 @@ def test_an_unknown_job_or_campaign_is_named_and_a_verb_takes_one_of_both(harnes
 
 
 def test_hold_release_and_priority_change_the_job(harness: CliHarness) -> None:
-    job = str(submit(harness))
+    job = str(harness.submit())
     assert "New, held" in harness.good("hold", job)
     assert "held" in harness.good("show", job)
     assert json.loads(harness.good("release", job, "--json"))[0]["held"] is False
@@ -118,7 +112,7 @@ def test_hold_release_and_priority_change_the_job(harness: CliHarness) -> None:
 
 
 def test_jobs_that_have_ended_already_are_no_failure_of_a_cancel(harness: CliHarness) -> None:
-    jobs = [str(submit(harness)) for _ in range(6)]
+    jobs = [str(harness.submit()) for _ in range(6)]
     (claimed,) = harness.node.claim(most=1)
     harness.node.complete(claimed)
     code, out, err = harness.run("cancel", *jobs, "--json")
@@ -156,7 +150,7 @@ def test_what_failed_runs_again_alone_or_with_its_campaign_and_other_memory(harn
 
 def test_list_filters_and_says_how_many_there_are(harness: CliHarness) -> None:
     number = str(campaign(harness))
-    job = submit(harness, "--hold")
+    job = harness.submit("--hold")
     assert json.loads(harness.good("list", "--held", "--json"))["jobs"][0]["id"] == job
     assert json.loads(harness.good("list", "--not-held", "--json"))["total"] == 3
     assert json.loads(harness.good("list", "--state", "complete", "--json"))["total"] == 0
@@ -169,7 +163,7 @@ def test_list_filters_and_says_how_many_there_are(harness: CliHarness) -> None:
 
 
 def test_what_a_workload_writes_goes_through_unchanged_to_a_pipe(harness: CliHarness) -> None:
-    job = submit(harness)
+    job = harness.submit()
     (claimed,) = harness.node.claim()
     harness.node.write(claimed, 0, "start", "\x1b[1mbold\x1b[0m", "[red]not markup[/red]", "")
     assert harness.good("logs", str(job)) == "start\n\x1b[1mbold\x1b[0m\n[red]not markup[/red]\n\n"
@@ -179,7 +173,7 @@ def test_what_a_workload_writes_goes_through_unchanged_to_a_pipe(harness: CliHar
 def test_a_log_whose_beginning_is_gone_says_how_many_lines_that_were(
     harness: CliHarness, everything: tuple[str, ...]
 ) -> None:
-    job = submit(harness)
+    job = harness.submit()
     (claimed,) = harness.node.claim()
     harness.node.write(claimed, 0, *(f"event {n}" for n in range(2500)))
     with transaction(harness.state.engine) as db:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from tests import doc_pages
-from tests.cli.cli_harness import CliHarness
-from tests.cli.test_client import STATUS, Restarting, repeat, server, token
+from tests.cli.cli_harness import CliHarness, free_port
+from tests.cli.test_client import STATUS, repeat, server, token
 from tests.privileged.waiting import wait_until
 
 from gleaner.agent.messages import Assignment
@@ -90,7 +90,7 @@ def test_the_next_address_is_asked_when_one_does_not_answer(
     monkeypatch.setenv("GLEANER_CLIENT__TIMEOUT_S", "1")
     with socket.create_server(("127.0.0.1", 0)) as silent, server(repeat((200, json.dumps(STATUS)))) as (url, answered):
         hanging = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        assert ask(f"{Restarting().url},{hanging},{url}", is_async=is_async).new == 0
+        assert ask(f"http://127.0.0.1:{free_port()},{hanging},{url}", is_async=is_async).new == 0
     assert len(answered) == 1
 
 
@@ -98,7 +98,7 @@ def test_what_changes_something_goes_to_the_next_address_if_it_has_a_key_or_cann
     good = (201, json.dumps({"campaign": None, "jobs": [7]}))
     job = JobSpec(name="pi", image="pi")
     with server(repeat(None)) as (breaks_off, _), server(repeat(good)) as (url, arrived):
-        with Client(url=[Restarting().url, url]) as control:
+        with Client(url=[f"http://127.0.0.1:{free_port()}", url]) as control:
             assert control.submit(job).jobs == (7,)
         with Client(url=[breaks_off, url]) as control, pytest.raises(ClientError) as raised:
             control.hold(7)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.cli_harness import CliHarness
+from tests.cli.cli_harness import CliHarness, free_port
 from tests.cli.test_images import FOR, allow
 from tests.made_images import MadeImage, tar
 
@@ -19,9 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.extended, pytest.mark.timeout(300)]
 @pytest.fixture
 def registry(tmp_path: Path, harness: CliHarness) -> Iterator[str]:
     """The address of a registry without TLS, which skopeo accepts."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     settings = {
         "version": 0.1,
         "storage": {"filesystem": {"rootdirectory": str(tmp_path / "registry")}},

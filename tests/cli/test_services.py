@@ -1,13 +1,12 @@
 """The needs of a user's installation, and the verbs that start other programs."""
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.cli_harness import GLEAN, CliHarness
+from tests.cli.cli_harness import GLEAN, CliHarness, free_port
 
 pytestmark = pytest.mark.slow
 
@@ -16,7 +15,7 @@ WITHOUT = """
 import sys
 for library in {missing!r}:
     sys.modules[library] = None  # importing it now fails as if it were not installed
-from gleaner.control.cli.main import main
+from gleaner.{module} import main
 sys.argv = ["glean", *{arguments!r}]
 sys.exit(main())
 """
@@ -34,8 +33,10 @@ SERVER = (
 )
 
 
-def without(missing: tuple[str, ...], harness: CliHarness, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    program = WITHOUT.format(missing=missing, arguments=arguments)
+def without(
+    missing: tuple[str, ...], harness: CliHarness, *arguments: str, module: str = "control.cli.main"
+) -> "subprocess.CompletedProcess[str]":
+    program = WITHOUT.format(missing=missing, arguments=arguments, module=module)
     bytecode = {name: value for name, value in os.environ.items() if name in BYTECODE}
     environment = harness.environment | bytecode | {"PATH": "/usr/bin:/bin"}
     command = [sys.executable, "-c", program]
@@ -70,10 +71,7 @@ def test_a_service_whose_libraries_are_missing_names_what_to_install(
 
 
 def test_the_agent_program_without_its_libraries_is_one_line(harness: CliHarness) -> None:
-    program = WITHOUT.format(missing=("docker",), arguments=("run",)).replace(
-        "gleaner.control.cli.main", "gleaner.agent.entry"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = without(("docker",), harness, "run", module="agent.entry")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "glean-agent: docker is not installed here: pip install 'gleaner-hpc[agent]'\n"
     installed = subprocess.run([GLEAN_AGENT, "run", "--help"], capture_output=True, text=True, timeout=60, check=False)
@@ -82,10 +80,7 @@ def test_the_agent_program_without_its_libraries_is_one_line(harness: CliHarness
 
 
 def test_the_agent_program_tells_its_version_without_a_library(harness: CliHarness) -> None:
-    program = WITHOUT.format(missing=("docker", "typer", "structlog", "pydantic"), arguments=("--version",)).replace(
-        "gleaner.control.cli.main", "gleaner.agent.entry"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = without(("docker", "typer", "structlog", "pydantic"), harness, "--version", module="agent.entry")
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
     assert done.stdout.startswith("glean-agent ")
 
@@ -98,9 +93,7 @@ def test_a_job_of_ones_own_is_for_a_slurm_job_and_its_commands_options_are_its_o
 
 
 def test_a_new_site_needs_four_commands(admin: CliHarness, tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     site = CliHarness(admin.folder, dict(admin.environment), admin.node, admin.state)
     site.environment |= {
         "GLEANER_QUEUE__URL": f"sqlite:///{tmp_path / 'site.db'}",

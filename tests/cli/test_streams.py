@@ -5,13 +5,12 @@ import subprocess
 
 import pytest
 from tests.cli.cli_harness import GLEAN, CliHarness
-from tests.cli.test_commands import submit
 
 pytestmark = pytest.mark.slow
 
 
 def test_a_reader_that_goes_away_is_no_error_to_talk_about(harness: CliHarness) -> None:
-    submit(harness)
+    harness.submit()
     process = harness.start("list")
     assert process.stdout
     process.stdout.close()
@@ -33,14 +32,14 @@ def test_a_reader_that_goes_away_is_no_error_to_talk_about(harness: CliHarness) 
 def test_a_full_or_closed_stream_is_one_line_and_no_traceback(
     harness: CliHarness, streams: str, arguments: str, code: int, said: str
 ) -> None:
-    submit(harness)
+    harness.submit()
     words = ["sh", "-c", f"exec {GLEAN} {arguments} {streams}"]
     done = subprocess.run(words, env=os.environ | harness.environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
 
 
 def test_a_line_that_the_encoding_of_stdout_lacks_is_shown_all_the_same(harness: CliHarness) -> None:
-    job = submit(harness)
+    job = harness.submit()
     (claimed,) = harness.node.claim()
     harness.node.write(claimed, 0, "σ = 3 µb")
     harness.environment["PYTHONIOENCODING"] = "ascii"

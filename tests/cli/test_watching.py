@@ -12,13 +12,8 @@ from tests.cli.cli_harness import GLEAN, CliHarness, Service
 pytestmark = pytest.mark.slow
 
 
-def submit(harness: CliHarness, *options: str) -> int:
-    out = harness.good("submit", "--image", "gleaner/pi", "--json", *options, "--", "pi")
-    return int(json.loads(out)["jobs"][0])
-
-
 def test_wait_ends_with_0_when_every_job_succeeded(harness: CliHarness) -> None:
-    first, second = submit(harness), submit(harness)
+    first, second = harness.submit(), harness.submit()
     waiting = harness.start("wait", str(first), str(second), "--json")
     for claimed in harness.node.claim():
         harness.node.complete(claimed)
@@ -41,22 +36,14 @@ def test_wait_ends_with_1_when_a_job_failed_or_was_cancelled(harness: CliHarness
 
 
 def test_wait_says_when_only_held_jobs_are_left(harness: CliHarness) -> None:
-    job = str(submit(harness, "--hold"))
+    job = str(harness.submit("--hold"))
     code, _, err = harness.run("wait", job, "--timeout", "5")
     assert code == 1
     assert "every job that is left is held" in err
 
 
-def waiting_for_a_held_job(harness: CliHarness, job: int) -> "subprocess.Popen[str]":
-    """`glean wait` that has looked at least once: it has said that the job is held."""
-    process = harness.start("wait", str(job), "--json")
-    assert process.stderr
-    assert process.stderr.readline().startswith("glean: every job that is left is held")
-    return process
-
-
 def test_ctrl_c_ends_logs_quietly_after_what_was_written(harness: CliHarness) -> None:
-    job = submit(harness)
+    job = harness.submit()
     (claimed,) = harness.node.claim()
     harness.node.write(claimed, 0, "start")
     process = harness.start("logs", "-f", str(job))
@@ -68,7 +55,7 @@ def test_ctrl_c_ends_logs_quietly_after_what_was_written(harness: CliHarness) ->
 
 
 def test_logs_follows_until_the_job_has_ended(harness: CliHarness) -> None:
-    job = submit(harness)
+    job = harness.submit()
     process = harness.start("logs", "-f", str(job))
     (claimed,) = harness.node.claim()
     harness.node.write(claimed, 0, "start", "event 1")
@@ -81,10 +68,11 @@ def test_logs_follows_until_the_job_has_ended(harness: CliHarness) -> None:
 
 
 def test_wait_goes_on_when_control_was_restarted(harness: CliHarness, service: Service) -> None:
-    job = submit(harness, "--hold")
-    waiting = waiting_for_a_held_job(harness, job)
-    service.stop()
+    job = harness.submit("--hold")
+    waiting = harness.start("wait", str(job), "--json")
     assert waiting.stderr
+    assert waiting.stderr.readline().startswith("glean: every job that is left is held")
+    service.stop()
     assert waiting.stderr.readline() == "glean: control does not answer; still trying\n"
     service.start()
     harness.good("release", str(job))
@@ -115,7 +103,7 @@ def read_all(terminal: int) -> bytes:
 
 
 def test_wait_draws_a_bar_on_a_terminal(harness: CliHarness) -> None:
-    job = submit(harness)
+    job = harness.submit()
     (claimed,) = harness.node.claim()
     process, terminal = on_a_terminal(harness, "wait", str(job))
     seen = b""
@@ -129,7 +117,7 @@ def test_wait_draws_a_bar_on_a_terminal(harness: CliHarness) -> None:
 
 
 def test_a_workloads_control_characters_do_not_drive_the_terminal(harness: CliHarness) -> None:
-    job = submit(harness)
+    job = harness.submit()
     (claimed,) = harness.node.claim()
     harness.node.write(claimed, 0, "\x1b]0;owned\x07tab\there")
     process, terminal = on_a_terminal(harness, "logs", str(job))
