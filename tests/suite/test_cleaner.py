@@ -20,17 +20,12 @@ TERMINAL = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
 
 
 def start(
-    run: str,
-    folder: Path,
-    *words: str,
-    stderr: IO[str] | None = None,
-    stdin: int | None = None,
-    more: dict[str, str] | None = None,
+    run: str, folder: Path, *words: str, stderr: IO[str] | None = None, stdin: int | None = None
 ) -> "subprocess.Popen[bytes]":
     """A process that works in this folder, in a session of its own, as a daemon of a test is."""
     process = subprocess.Popen(
         words or [sys.executable, "-c", LIVES],
-        env=os.environ | {cleaner.MARK: run} | (more or {}),
+        env=os.environ | {cleaner.MARK: run},
         cwd=folder,
         stdin=stdin,
         stdout=subprocess.PIPE,
