@@ -131,17 +131,6 @@ def of_size(size: int, letter: bytes, name: str) -> dict[str, bytes]:
     return saved(tar({"file": letter * size}), name=name)
 
 
-@pytest.mark.slow
-def test_more_than_the_node_may_keep_is_refused(tmp_path: Path) -> None:
-    settings = Config(1, bundles=str(tmp_path), most_image_bytes=250 * UNIT)
-    take(settings, of_size(150 * UNIT, b"a", "a:1"), "a:1")
-    with pytest.raises(Hostile, match="2 MiB that images may take on this node 0 are free: the others have names"):
-        take(settings, of_size(150 * UNIT, b"b", "b:1"), "b:1")
-    assert find(settings, "a:1") is not None
-    forget(settings, "a:1")
-    take(settings, of_size(150 * UNIT, b"b", "b:1"), "b:1")
-
-
 def test_an_image_that_grows_when_it_is_unpacked_is_refused_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,25 +186,6 @@ def test_pushed_images_make_room_for_others_and_the_one_used_least_recently_goes
     assert find(settings, new) is not None  # a use
     with pytest.raises(Hostile, match="the others have names, or are in use"):
         take(settings, of_size(150 * UNIT, b"x", "x:1"), "x:1")
-
-
-def test_an_image_is_dropped_while_another_one_is_unpacked(settings: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An import may take an hour, and a disk that is short has no time to wait for it."""
-    old = take_pushed(settings, b"a")
-    unused(settings, old, 5000)
-    unpack_one = image_store._unpack
-    dropped: list[bool] = []
-
-    def dropping(*given: Any, **more: Any) -> None:
-        thread = threading.Thread(target=lambda: dropped.append(image_store.drop(settings, old)))
-        thread.start()
-        thread.join(60)
-        assert dropped == [True], "it waits"
-        unpack_one(*given, **more)
-
-    monkeypatch.setattr(image_store, "_unpack", dropping)
-    new = take_pushed(settings, b"b")
-    assert kept(settings) == [new.replace(":", "-")]
 
 
 @pytest.mark.slow
