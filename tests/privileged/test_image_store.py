@@ -142,18 +142,6 @@ def test_an_image_that_grows_when_it_is_unpacked_is_refused_before(
         assert kept(settings) == []
 
 
-def test_an_image_counts_as_the_disk_counts_it_with_folders_small_files_and_links(settings: Config) -> None:
-    files = {f"folder-{number}/{name}": b"1" for number in range(100) for name in ("one", "two")}
-    found = find(settings, take(settings, saved(tar(files, link("link", "folder-0/one")))))
-    assert found is not None
-    rootfs = Path(found.rootfs)
-    disk_bytes = sum(path.lstat().st_blocks * 512 for path in rootfs.rglob("*"))
-    inodes = sum(1 for _ in rootfs.rglob("*"))
-    (stored,) = image_store._stored(str(rootfs.parent.parent))
-    assert stored.size_bytes == disk_bytes + 512 * inodes
-    assert stored.size_bytes > 150_000, "the content is 200 bytes"
-
-
 def unused(settings: Config, image_id: str, age_s: float) -> None:
     """Let the last use of an image lie so far back."""
     at_s = time.time() - age_s
@@ -186,18 +174,6 @@ def test_pushed_images_make_room_for_others_and_the_one_used_least_recently_goes
     assert find(settings, new) is not None  # a use
     with pytest.raises(Hostile, match="the others have names, or are in use"):
         take(settings, of_size(150 * UNIT, b"x", "x:1"), "x:1")
-
-
-@pytest.mark.slow
-def test_an_image_whose_name_means_another_by_now_makes_room(tmp_path: Path) -> None:
-    settings = Config(1, bundles=str(tmp_path), most_image_bytes=250 * UNIT)
-    first = take(settings, of_size(100 * UNIT, b"a", "a:1"), "a:1")
-    second = take(settings, of_size(60 * UNIT, b"b", "a:1"), "a:1")
-    assert not image_store.drop(settings, second), "it has a name"
-    unused(settings, first, 5000)
-    take(settings, of_size(150 * UNIT, b"c", "c:1"), "c:1")
-    assert find(settings, first) is None
-    assert find(settings, second) is not None
 
 
 def test_all_files_belong_to_root_and_none_is_setuid(settings: Config) -> None:

@@ -6,7 +6,6 @@ Docker with the shim, and the node helper (see `nodes.Node`).
 import json
 import re
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -149,35 +148,6 @@ def test_inputs_are_read_only_in_no_checkpoint_and_there_before_a_restore(pair: 
     assert work.lines[-3] == f"second {work.lines[4]}"
     there.runtime.remove(container)
     assert [(path.stat().st_mtime_ns, sorted(one.name for one in path.iterdir())) for path in inputs] == before
-
-
-WHO = """
-import os, pwd, subprocess, time
-names = open("/etc/passwd")
-names.readline()
-def who():
-    user = pwd.getpwuid(os.getuid())
-    print(user.pw_name, user.pw_dir, subprocess.run(["whoami"], capture_output=True, text=True).stdout.strip())
-who()
-while not os.path.exists("/job/stop"):
-    time.sleep(0.02)
-print(names.readline().split(":")[0])
-who()
-print("end")
-"""
-
-
-@pytest.mark.nodes
-def test_the_user_of_a_job_has_a_name_also_after_a_restore(pair: tuple[Node, Node], work: Work) -> None:
-    container = work.start(pair[0], WHO)
-    work.until("gleaner /job gleaner")
-    saved = work.save(pair[0], container)
-    work.end(pair[0], container)
-    container = work.restore(pair[1], saved, WHO)
-    (work.folder(pair[1]) / "stop").touch()
-    assert pair[1].runtime.wait(container).exit_code == 0
-    work.read_to_end()
-    assert work.lines == ["gleaner /job gleaner", "gleaner", "gleaner /job gleaner", "end"]
 
 
 @pytest.mark.nodes
@@ -425,57 +395,6 @@ def test_a_program_that_ends_after_a_part_of_it_met_the_memory_limit_says_so(nod
     work.end(node, container)
     container = work.start(node, PART_TOO_LARGE, "raise SystemExit(1)", memory_mib=50)
     assert node.runtime.wait(container) == End(3)
-
-
-SPEAKS = """
-import os, time
-print("ready")
-for what in ("more", "stop"):
-    while not os.path.exists(f"/job/{what}"):
-        time.sleep(0.02)
-    print(what)
-"""
-
-
-COUNTS = """
-import os, sys
-from gleaner.agent.runtime.container_processes import written_bytes
-container, user, group = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-os.setgroups([])
-os.setresgid(group, group, group)
-os.setresuid(user, user, user)
-print(written_bytes(container))
-"""
-
-
-def _written_by(container: ContainerId) -> int:
-    """Return the count that an agent sees, which runs as the jobs' user."""
-    words = [sys.executable, "-c", COUNTS, container, *map(str, USER)]
-    return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
-
-
-@pytest.mark.nodes
-def test_what_a_job_writes_is_seen_from_outside_also_when_it_has_been_saved_and_restored(
-    pair: tuple[Node, Node], work: Work
-) -> None:
-    """A save itself counts as a write."""
-    container = work.start(pair[0], SPEAKS)
-    work.until("ready")
-    saved = work.save(pair[0], container)
-    pair[0].runtime.unpause(container)
-    before = _written_by(container)
-    (work.folder(pair[0]) / "more").touch()
-    work.until("more")
-    assert _written_by(container) == before + len("more\n")
-    work.end(pair[0], container)
-    container = work.restore(pair[1], saved, SPEAKS)
-    before = _written_by(container)
-    work.lines.clear()
-    (work.folder(pair[1]) / "more").touch()
-    work.until("more")
-    assert _written_by(container) == before + len("more\n")
-    (work.folder(pair[1]) / "stop").touch()
-    assert pair[1].runtime.wait(container).exit_code == 0
 
 
 GROWS = """

@@ -126,21 +126,6 @@ assert code(pid) == -9 and libc.semctl(semaphore, 0, 12) == 0
         but="but it stays taken if its process ends after the restore, so let the program release it",
     ),
     Kind(
-        "epoll, also in another epoll, and eventfd",
-        """
-reader, writer = os.pipe()
-event, outer, inner = os.eventfd(3), select.epoll(), select.epoll()
-inner.register(reader, select.EPOLLIN)
-outer.register(inner.fileno(), select.EPOLLIN)
-outer.register(event, select.EPOLLIN | select.EPOLLET)
-rest()
-assert os.eventfd_read(event) == 3
-os.write(writer, b"x")
-os.eventfd_write(event, 1)
-assert {one for one, _ in outer.poll(60)} == {event, inner.fileno()}
-""",
-    ),
-    Kind(
         "an eventfd that counts as a semaphore (EFD_SEMAPHORE)",
         """
 event = os.eventfd(3, os.EFD_SEMAPHORE)

@@ -34,21 +34,6 @@ assert fires(dated) and 1.9 < time.monotonic() - begin
         but="but counts only the time in which the job runs, and can be up to a second early",
     ),
     Kind(
-        "alarms and interval timers (`alarm`, `setitimer`)",
-        """
-heard = []
-for number in (signal.SIGVTALRM, signal.SIGPROF):
-    signal.signal(number, lambda number, _: heard.append(number))
-signal.setitimer(signal.ITIMER_VIRTUAL, 0.02, 0.02)
-signal.setitimer(signal.ITIMER_PROF, 0.02, 0.02)
-signal.alarm(600)
-rest()
-assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] < 600
-heard.clear()
-within(lambda: sum(range(10_000)) and set(heard) == {signal.SIGVTALRM, signal.SIGPROF})
-""",
-    ),
-    Kind(
         "timers of POSIX (`timer_create`)",
         """
 heard = []
