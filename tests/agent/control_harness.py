@@ -28,13 +28,11 @@ from gleaner.agent.common.randomness import Randomness
 from gleaner.agent.job_spec import JobSpec, SelfSave
 from gleaner.agent.node.facts import node_facts
 from gleaner.agent.reporting.client import ControlClient
-from gleaner.agent.runtime.images import IMAGE_PART, image_key
 from gleaner.agent.settings import SiteAgentSettings
 from gleaner.control.api.app import create_app
 from gleaner.control.control_state import ControlState
-from gleaner.control.models.images import ImageRow
 from gleaner.control.models.jobs import JobDetail, LogPage, Submission
-from gleaner.control.queue import agents, images, jobs, logs, queries
+from gleaner.control.queue import agents, jobs, logs, queries
 from gleaner.control.queue.database import connect, snapshot, transaction
 from gleaner.control.queue.usage_cache import UsageCache
 from gleaner.control.settings import QueueSettings, RateSettings, Settings, StorageSettings
@@ -107,26 +105,6 @@ class Control:
         with transaction(self.state.engine) as db:
             done = jobs.submit(db, job_spec(*command, **given), group=group, rules=rules, now_s=self.now_s)
         return done.jobs[0]
-
-    def push_image(self, name: str, content: bytes) -> str:
-        """An image of the group's, as control stores it, with this content; its id."""
-        image_id = f"sha256:{hashlib.sha256(content).hexdigest()}"
-        with self.storage.draft(image_key(image_id)) as draft:
-            draft.add(IMAGE_PART, [content])
-            published = draft.publish({})
-        row = ImageRow(
-            name=name,
-            group="physics",
-            image_id=image_id,
-            architecture="amd64",
-            size_bytes=len(content),
-            pushed_s=self.now_s,
-            pusher="alice",
-            jobs=0,
-        )
-        with transaction(self.state.engine) as db:
-            images.put(db, row, digest=published.digest)
-        return image_id
 
     def agent(
         self,
@@ -231,30 +209,11 @@ def controlled(tmp_path: Path, *, assumed_mtbf_days: float = 30) -> Iterator[Con
         transport.stop()
 
 
-def job_spec(
-    *command: str,
-    image: str = "counter",
-    retries: int = 0,
-    saves_itself: SelfSave | None = None,
-    compute_limit_s: int | None = None,
-    most_memory_mib: int | None = None,
-    silent_limit_s: int | None = None,
-    disk_mib: int | None = None,
-) -> Submission:
-    """Return one job that counts."""
-    spec = JobSpec(
-        name="count",
-        image=image,
-        command=("save-itself" if saves_itself else "count", *command),
-        memory_mib=64,
-        retries=retries,
-        saves_itself=saves_itself and SelfSave(**saves_itself.model_dump()),
-        compute_limit_s=compute_limit_s,
-        most_memory_mib=most_memory_mib,
-        silent_limit_s=silent_limit_s,
-        disk_mib=disk_mib,
-    )
-    return Submission(job=spec)
+def job_spec(*command: str, saves_itself: SelfSave | None = None, **given: Any) -> Submission:
+    """Return one job that counts; `given` are fields of its specification."""
+    usual = {"name": "count", "image": "counter", "memory_mib": 64, "retries": 0}
+    words = ("save-itself" if saves_itself else "count", *command)
+    return Submission(job=JobSpec.model_validate(usual | given | {"command": words, "saves_itself": saves_itself}))
 
 
 def expect_agent(state: ControlState, name: str, *, end_s: float) -> str:

@@ -56,7 +56,6 @@ class FakeClock:
     def __init__(self, now_s: float = 1_790_000_000.0) -> None:
         self.began_s = now_s
         self.passed_s = 0.0
-        self.threads_come_first = False  # a new thread has the turn before whoever starts it goes on
         self.shift_s = 0.0  # the node's wall clock has been set by so much
         self._node = SystemClock(wall=lambda: self.true_s + self.shift_s, steady=lambda: self.passed_s)
         self._owner = self._current = _Thread(threading.get_ident())
@@ -88,17 +87,13 @@ class FakeClock:
         return self.wait_until(event.is_set, patience_s)
 
     def start(self, work: Callable[[*Given], object], *given: *Given) -> None:
-        me, one = self._check_turn(), _Thread(None)
+        self._check_turn()
+        one = _Thread(None)
         thread = threading.Thread(target=self._live, args=(one, partial(work, *given)), daemon=True)
         thread.start()
         one.ident = thread.ident
         self._others.append(one)
-        if self.threads_come_first:
-            self._ready.extendleft((me, one))
-            self._pass_turn()
-            me.turn.acquire()
-        else:
-            self._ready.append(one)
+        self._ready.append(one)
 
     def lock(self) -> AbstractContextManager[object]:
         return _Lock(self)

@@ -46,12 +46,11 @@ class _Process:
     goal: int
     exit_code: int
     written: list[str] = field(default_factory=list[str])
-    in_two_parts: bool = False
-    needs_mib: tuple[int, int] | None = None
     paused: bool = False
     pauses: int = 0
     exited: int | None = None
     killed: bool = False
+    out_of_memory: bool = False
     counts: bool = False
     ended: threading.Event = field(default_factory=threading.Event)
     moved: threading.Event = field(default_factory=threading.Event)  # it goes on, or has ended
@@ -67,20 +66,11 @@ class _Process:
             if self.exited is None and not self.paused:
                 steps = int((self.clock.monotonic_s() - self._since_s) / STEP_S + 1e-6)
                 self._since_s += steps * STEP_S
-                more = min(steps, self._last - self.count)
+                more = min(steps, self.goal - self.count)
                 self._count(more)
                 if steps > more:
-                    self._exit(137 if self.meets_limit else self.exit_code)
+                    self._exit(self.exit_code)
         return self
-
-    @property
-    def meets_limit(self) -> bool:
-        """True if it needs more memory than it has before it is done."""
-        return self.needs_mib is not None and self.needs_mib[1] > self.spec.memory_mib
-
-    @property
-    def _last(self) -> int:
-        return max(self.count, min(self.goal, self.needs_mib[0])) if self.needs_mib and self.meets_limit else self.goal
 
     def _count(self, more: int) -> None:
         if not more:
@@ -88,8 +78,7 @@ class _Process:
         numbers = range(self.count + 1, self.count + more + 1)
         self.count, self.counts = self.count + more, True
         for number in numbers:
-            before, after = ("\n" if number > 1 else "", "") if self.in_two_parts else ("", "\n")
-            self.written.append(f"{before}event {number}{after}")
+            self.written.append(f"event {number}\n")
         with (self.spec.folder / "events.csv").open("a") as file:
             file.writelines(f"{number}\n" for number in numbers)
 
@@ -116,7 +105,7 @@ class _Process:
         """Return how long it takes to exit by itself, as things stand."""
         if self.paused:
             return math.inf
-        return (self._last + 1 - self.count) * STEP_S - (self.clock.monotonic_s() - self._since_s)
+        return (self.goal + 1 - self.count) * STEP_S - (self.clock.monotonic_s() - self._since_s)
 
 
 class PretendedRuntime:
@@ -136,18 +125,13 @@ class PretendedRuntime:
         """The time that a save takes to find that reason."""
         self.used_bytes = 1_000_000
         self.first_lines = ["start"]
-        self.lines_in_two_parts = False
-        """Each line's end is written only together with the next line."""
         self.start_takes_s = 0.0
         self.checkpoint_takes_s = 0.0
         self.remove_takes_s = 0.0
-        self.needs_mib: tuple[int, int] | None = None
-        """A count and the memory, in MiB, that each process needs to count further."""
         self.writes_when_paused = False
         """Each process writes only at the instant before it is paused."""
         self.silent_from = 10**9
         """The count from which no process writes anything more."""
-        self.can_save = True
         self.signals: list[str] = []
         self.restores = 0
         self.images: dict[str, bytes] = {}
@@ -164,7 +148,7 @@ class PretendedRuntime:
         return self._processes[container].spec
 
     def facts(self) -> RuntimeFacts:
-        return RuntimeFacts(runtime="pretended 1", criu="4.1.1", way=Way.CRIU, checkpoints=self.can_save)
+        return RuntimeFacts(runtime="pretended 1", criu="4.1.1", way=Way.CRIU, checkpoints=True)
 
     def start(self, spec: ContainerSpec) -> ContainerId:
         if spec.image == "impossible":
@@ -180,7 +164,6 @@ class PretendedRuntime:
         return self._run(process)
 
     def _run(self, process: _Process) -> ContainerId:
-        process.in_two_parts, process.needs_mib = self.lines_in_two_parts, self.needs_mib
         name = ContainerId(f"c{next(self._numbers)}")
         self._processes[name] = process
         return name
@@ -234,16 +217,13 @@ class PretendedRuntime:
             self.restores += 1
 
     def logs(self, container: ContainerId) -> Iterator[tuple[int, bytes]]:
-        """Like Docker, it keeps a line to itself that has no end until the process has ended."""
-        process, at, kept = self._processes[container], 0, ""
+        process, at = self._processes[container], 0
         while True:
             ended = process.catch_up().ended.is_set()
             new = process.written[at:]
             at += len(new)
-            whole, end, kept = (kept + "".join(new)).rpartition("\n")
-            yield 1, f"{whole}{end}".encode()
+            yield 1, "".join(new).encode()
             if ended:
-                yield 1, kept.encode()
                 return
             self._clock.wait(process.ended, LOOKS_EVERY_S)
 
@@ -264,15 +244,15 @@ class PretendedRuntime:
             if process.killed:
                 raise ContainerKilled(container)
             if exit_code is not None:
-                return End(exit_code, out_of_memory=process.meets_limit and exit_code == 137)
+                return End(exit_code, out_of_memory=process.out_of_memory)
             self._clock.wait(process.moved, min(process.exits_in_s(), threading.TIMEOUT_MAX))
 
     def signal(self, container: ContainerId, name: str) -> None:
-        """`save-itself` writes its state and exits with 85, `save-itself GOAL 0 deaf` does not hear it."""
+        """`save-itself` writes its state and exits with 85."""
         self.signals.append(name)
         process = self._processes[container]
         assert not process.paused
-        if process.spec.command[0] == "save-itself" and "deaf" not in process.spec.command:
+        if process.spec.command[0] == "save-itself":
             process.pause()
             self._clock.pause(FREEZES_IN_S)
             (process.spec.folder / "state").write_text(str(process.count))
@@ -296,6 +276,11 @@ class PretendedRuntime:
         """Kill all containers from outside of the agent."""
         for container in list(self._processes):
             self.kill(container)
+
+    def end_all_at_their_memory_limit(self) -> None:
+        for process in self._processes.values():
+            process.out_of_memory = True
+            process.end(137)
 
     def remove(self, container: ContainerId) -> None:
         self._clock.pause(self.remove_takes_s)

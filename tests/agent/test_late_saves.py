@@ -3,8 +3,7 @@
 import asyncio
 import os
 import threading
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 from tests.agent.control_harness import FAR_S, Control
@@ -16,14 +15,11 @@ from gleaner.agent.agent import Agent
 from gleaner.agent.checkpoints.draft import FolderDraft
 from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.job import lifecycle
-from gleaner.agent.job.control_reporter import ControlReporter
 from gleaner.agent.job.executor import Executor
-from gleaner.agent.messages import Message, NodeRates, Saved, Way
-from gleaner.agent.runtime.interface import CannotCheckpoint, ContainerId, RuntimeFault
-from gleaner.agent.timing import save_cost
-from gleaner.agent.timing.save_cost import MIB, Load, SaveEstimates
-from gleaner.control.queue import jobs, node_health, queries
-from gleaner.control.queue.database import snapshot, transaction
+from gleaner.agent.messages import NodeRates
+from gleaner.agent.runtime.interface import ContainerId
+from gleaner.control.queue import node_health, queries
+from gleaner.control.queue.database import snapshot
 from gleaner.control.states import State
 
 pytestmark = pytest.mark.slow  # whole slices of several agents: half a second of the processor each
@@ -88,28 +84,6 @@ def test_a_save_that_is_late_uses_the_grace_that_nobody_needs_and_is_lost_only_a
     assert control.job(job).job.state is State.SAVED
 
 
-def test_a_save_that_fails_when_the_agent_planned_to_be_gone_is_tried_again_in_the_grace(
-    control: Control, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = control.submit("100000")
-    agent = control.brief("a1", kill_wait_s=8)
-    checkpoint = control.runtime.checkpoint
-    tries: list[float] = []
-
-    def fail_late(container: ContainerId, draft: FolderDraft) -> None:
-        tries.append(control.now_s)
-        if len(tries) == 1:
-            control.clock.pause(max(0.0, agent.exit_by_s - agent._shutdown_grace_s - control.now_s) + 0.2)
-            raise CannotCheckpoint("it did not stand still in time")
-        checkpoint(container, draft)
-
-    monkeypatch.setattr(control.runtime, "checkpoint", fail_late)
-    control.live(agent)
-    assert len(tries) == 2
-    assert control.now_s <= agent.end_s
-    assert control.job(job).job.state is State.SAVED
-
-
 def test_a_save_that_comes_too_late_is_not_held_against_the_job_and_makes_the_next_margin_larger(
     control: Control,
 ) -> None:
@@ -136,27 +110,6 @@ def test_what_was_returned_is_told_before_the_farewell_and_never_called_unstarte
     control.once_it_counts(lambda: control.end_soon(agent, computes_s=1), jobs=3)
     control.live(agent)
     assert {ending_of(control, job).partition(":")[2][:9] for job in jobs} == {" too late"}
-
-
-@pytest.mark.parametrize(("cause", "said"), [("limit", "failed"), ("killed", "returned: node fault")])
-def test_how_a_job_ended_is_told_before_the_farewell_though_its_container_cannot_be_removed(
-    control: Control, cause: str, said: str
-) -> None:
-    control.runtime.remove_takes_s = TOO_LONG_S
-    job = control.submit("100000")
-    agent = control.agent("a1", lives_s=FAR_S, disk_mib_per_job=2)
-
-    def end_it() -> None:
-        if cause == "killed":
-            control.runtime.kill_all()
-        else:
-            (folder,) = (control.folder / "work" / "a1").glob(f"{job}-*")
-            (folder / "large").write_bytes(bytes(3 * 2**20))
-        control.once(lambda: not control.runtime.counting(), lambda: control.end_soon(agent))
-
-    control.once_it_counts(end_it)
-    control.live(agent)
-    assert ending_of(control, job).startswith(said)
 
 
 def test_jobs_that_wait_for_their_save_stand_still(control: Control) -> None:
@@ -207,30 +160,6 @@ def test_a_wall_clock_that_is_set_back_does_not_make_an_agent_late(control: Cont
     assert control.job(job).job.state is State.SAVED
 
 
-def test_a_clock_that_is_set_during_a_save_is_not_taken_for_what_saves_cost_there(
-    control: Control, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = control.submit("100000")
-    agent = control.agent("a1", lives_s=7200)
-    checkpoint = control.runtime.checkpoint
-
-    def while_the_clock_is_set(container: ContainerId, draft: FolderDraft) -> None:
-        control.clock.shift_s = 600.0
-        checkpoint(container, draft)
-
-    def hold() -> None:
-        with transaction(control.state.engine) as db:
-            jobs.hold(db, job, reason="by its owner", now_s=control.now_s)
-
-    monkeypatch.setattr(control.runtime, "checkpoint", while_the_clock_is_set)
-    control.once_it_counts(hold)
-    control.live(agent)
-    assert control.job(job).job.state is State.SAVED
-    estimates = SaveEstimates(Way.CRIU, at_once=1)
-    estimates.learn(told(control, agent))
-    assert estimates.expected_s(Load(16 * MIB, Way.CRIU)) < 300
-
-
 @pytest.mark.parametrize(("shift_s", "ahead_s"), [(-3600.0, 0.0), (3600.0, 3600.0)], ids=["back", "forward"])
 def test_the_later_of_two_clocks_counts(shift_s: float, ahead_s: float) -> None:
     now: dict[str, float] = {"wall": 1000.0, "steady": 50.0}
@@ -275,45 +204,6 @@ def test_what_is_stored_in_the_grace_is_reported_before_the_process_ends(
     assert row.ended_s is not None
 
 
-def test_a_job_that_cannot_be_paused_costs_no_other_its_slice(
-    control: Control, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To try takes seconds, and is done twice: to let the job stand still, and for its save, which has the slot."""
-    control.clock.threads_come_first = True  # the first try comes before the save has the slot
-    bad, good = control.submit("100000"), control.submit("100000")
-    given: dict[str, Any] = {
-        "margin_s": 10.0,
-        "saves_at_once": 1,
-        "periodic_saves": False,
-        "save_bandwidth_mib_s": 10_000,
-    }
-    agent = control.agent("a1", lives_s=FAR_S, **given)
-    pause, memory_bytes = control.runtime.pause, control.runtime.memory_bytes
-
-    def cannot_pause(container: ContainerId) -> None:
-        if container in {job.container for job in agent._jobs if job.assignment.job == bad}:
-            control.clock.pause(5)
-            raise RuntimeFault("unable to freeze")
-        pause(container)
-
-    def take_a_while(container: ContainerId) -> int | None:
-        control.clock.pause(0.1)  # so the save comes second
-        return memory_bytes(container)
-
-    def in_order(_agent: object, jobs: Iterable[Executor], event: lifecycle.Event) -> None:
-        for job in sorted(jobs, key=lambda job: job.assignment.job):
-            job.feed(event)
-
-    monkeypatch.setattr(control.runtime, "pause", cannot_pause)
-    monkeypatch.setattr(control.runtime, "memory_bytes", take_a_while)
-    monkeypatch.setattr(save_cost, "COLD_FIXED_S", 0.3)
-    monkeypatch.setattr(save_cost, "UNKNOWN_SAFETY", 1.5)
-    monkeypatch.setattr(runner.Agent, "_feed_in_order", in_order)
-    control.once_it_counts(lambda: control.end_soon(agent, computes_s=5), jobs=2)
-    control.live(agent)
-    assert control.job(good).job.state is State.SAVED
-
-
 @pytest.mark.parametrize(
     "event", [lifecycle.DropAsked(), lifecycle.LimitPassed("it has written 3 TiB")], ids=["drop", "limit"]
 )
@@ -341,30 +231,6 @@ def test_a_job_that_waits_for_its_early_save_is_killed_before_a_slot_is_free(
         control.once(lambda: control.runtime._processes[container].exited is not None, killed.set)
         job.feed(event)
         assert await asyncio.to_thread(control.clock.wait, killed, TOO_LONG_S)
-        assert not over.is_set()
-        over.set()
-        control.end_soon(agent)
-        await living
-
-    control.clock.run(live())
-
-
-def test_a_job_that_is_not_to_be_saved_any_more_does_not_get_in_line(control: Control) -> None:
-    """The order to save it is in its queue, and what came of it meanwhile behind that."""
-    for _ in range(2):
-        control.submit("100000")
-    agent = control.agent("a1", lives_s=FAR_S, periodic_saves=False, saves_at_once=1)
-    over = threading.Event()
-    saving = hanging(control, over)
-
-    async def live() -> None:
-        living = asyncio.create_task(agent.live())
-        first, second = await computing(control, agent, jobs=2)
-        first.feed(lifecycle.SaveDue())
-        assert await asyncio.to_thread(control.clock.wait, saving, TOO_LONG_S)
-        second.feed(lifecycle.SaveDue())
-        second.feed(lifecycle.LimitPassed("it has written 3 TiB"))
-        await asyncio.wait_for(second.done.wait(), TOO_LONG_S)
         assert not over.is_set()
         over.set()
         control.end_soon(agent)
@@ -401,42 +267,6 @@ def test_a_job_whose_save_has_begun_is_not_paused_at_the_agents_end(
 
     control.clock.run(live())
     assert len(paused) == 1
-
-
-@pytest.mark.parametrize(
-    "end", [[lifecycle.VacateAsked()], [lifecycle.AgentEnds(), lifecycle.OutOfTime("")]], ids=["vacated", "too late"]
-)
-def test_control_learns_nothing_from_a_last_save_of_all_that_a_job_has(
-    control: Control, monkeypatch: pytest.MonkeyPatch, end: Sequence[lifecycle.Event]
-) -> None:
-    control.submit("100000")
-    control.live(control.brief("a1", periodic_saves=False))
-    job = control.submit("100000")
-    agent = control.agent("a2", lives_s=FAR_S, periodic_saves=False)
-    over, heard = threading.Event(), list[Saved]()
-    saving, report = hanging(control, over), ControlReporter._report
-
-    def listen(self: ControlReporter, verb: str, message: Message) -> None:
-        if isinstance(message, Saved) and self.checkpoints.assignment.job == job:
-            heard.append(message)
-        report(self, verb, message)
-
-    monkeypatch.setattr(ControlReporter, "_report", listen)
-
-    async def live() -> None:
-        living = asyncio.create_task(agent.live())
-        (new,) = [one for one in await computing(control, agent, jobs=2) if one.assignment.job == job]
-        new.feed(end[0])
-        assert await asyncio.to_thread(control.clock.wait, saving, TOO_LONG_S)
-        for event in end[1:]:
-            new.feed(event)
-        over.set()
-        await asyncio.wait_for(new.done.wait(), TOO_LONG_S)
-        control.end_soon(agent)
-        await living
-
-    control.clock.run(live())
-    assert [one.measured for one in heard] == [None]
 
 
 def hanging(control: Control, over: threading.Event) -> threading.Event:

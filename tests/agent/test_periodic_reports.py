@@ -1,18 +1,14 @@
 """A job that goes on after a periodic save does so when that save can no longer be lost with its agent."""
 
 import asyncio
-import threading
-from pathlib import Path
 
 import pytest
 from tests.agent.control_harness import FAR_S, Control
 
 from gleaner.agent.agent import Agent
 from gleaner.agent.job import lifecycle
-from gleaner.agent.reporting.client import Outbox
 from gleaner.agent.runtime.interface import ContainerId
 from gleaner.control.daemon.report_spool import take_spooled_reports
-from gleaner.control.states import State
 
 
 async def live(control: Control, agent: Agent) -> None:
@@ -46,32 +42,3 @@ def test_a_periodic_save_counts_although_its_agent_is_killed_as_soon_as_the_job_
     monkeypatch.setattr(control.runtime, "unpause", go_on)
     control.clock.run(live(control, agent))
     assert known[0] == [1]
-
-
-def test_a_storage_that_hangs_then_holds_the_job_up_for_a_bounded_time(
-    control: Control, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = control.submit("100000")
-    agent = control.agent("a1", lives_s=FAR_S, periodic_saves=False)
-    unpause = control.runtime.unpause
-    went_on = threading.Event()
-    in_time: list[bool] = []
-
-    keep = Outbox.keep
-
-    def hang(outbox: Outbox, prefix: str, folder: Path) -> None:
-        if not prefix:  # the agent's end: the storage is back
-            return keep(outbox, prefix, folder)
-        return in_time.append(control.clock.wait(went_on, 30))
-
-    def go_on(container: ContainerId) -> None:
-        unpause(container)
-        went_on.set()
-        control.end_soon(agent)
-
-    monkeypatch.setattr(Outbox, "keep", hang)
-    monkeypatch.setattr(control.runtime, "unpause", go_on)
-    control.clock.run(live(control, agent))
-    assert in_time == [True], "the job went on while the storage hung"
-    take_spooled_reports(control.state, control.now_s)
-    assert control.job(job).job.state is State.SAVED

@@ -17,14 +17,10 @@ from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.draft import FolderDraft
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import StorageFull
-from gleaner.agent.common.clock import Clock
 from gleaner.agent.job import job_checkpoints
-from gleaner.agent.job.control_reporter import ControlReporter
 from gleaner.agent.job_spec import SelfSave
-from gleaner.agent.messages import Checkpointed, Message, Way
 from gleaner.agent.privileged.shim import criu_call
-from gleaner.control.models.jobs import JobDetail
-from gleaner.control.queue import agents, jobs
+from gleaner.control.queue import agents
 from gleaner.control.queue.database import transaction
 from gleaner.control.states import Outcome, State
 
@@ -81,17 +77,6 @@ def test_a_job_whose_node_dies_goes_on_from_its_last_periodic_save_and_its_log_h
     control.in_order(job, 500)
 
 
-def test_a_line_that_is_open_at_a_periodic_save_is_whole_after_a_loss(control: Control) -> None:
-    control.runtime.lines_in_two_parts = True
-    job = control.submit("450")
-    control.clock.run(lost(control, control.agent("a1", lives_s=FAR_S, **OFTEN), job))
-    notice_the_loss(control)
-    assert control.job(job).job.state is State.SAVED
-    control.live(control.agent("a2", lives_s=30, periodic_saves=False))
-    assert control.job(job).job.outcome is Outcome.SUCCEEDED
-    control.in_order(job, 450)
-
-
 def test_an_agents_final_save_follows_its_periodic_ones(control: Control) -> None:
     job = control.submit("700")
     agent = control.agent("a1", lives_s=FAR_S, **OFTEN)
@@ -103,15 +88,6 @@ def test_an_agents_final_save_follows_its_periodic_ones(control: Control) -> Non
     assert detail.job.outcome is Outcome.SUCCEEDED
     assert int(str(detail.attempts[-1].restored_from).split("/")[1]) >= 2
     control.in_order(job, 700)
-
-
-def test_periodic_saves_that_fail_do_no_harm(control: Control) -> None:
-    control.runtime.checkpoints_that_fail = 3
-    job = control.submit("200")
-    control.live(control.agent("a1", lives_s=FAR_S, **OFTEN))
-    assert control.runtime.checkpoints_that_fail < 3
-    assert control.job(job).job.outcome is Outcome.SUCCEEDED
-    control.in_order(job, 200)
 
 
 def test_what_is_to_be_written_as_a_whole_once_more_is_saved_before_the_end_and_shared_at_the_end(
@@ -139,42 +115,6 @@ def chain_of(control: Control, key: str) -> object:
     return manifest["facts"]["chain"]
 
 
-def test_without_periodic_saves_there_is_one_checkpoint_a_slice(control: Control) -> None:
-    job = control.submit("100000")
-    control.live(control.brief("a1", computes_s=4, **OFTEN | {"periodic_saves": False}))
-    assert control.storage.keys(f"jobs/{job}") == [f"jobs/{job}/attempt-1/checkpoint-1"]
-
-
-def test_a_node_without_what_the_saving_node_had_refuses_before_it_touches_anything(control: Control) -> None:
-    job = control.submit("450")
-    better = {"cpu_features": ("amx", "sse")}
-    control.live(control.brief("a1", node=better))
-    assert control.job(job).job.state is State.SAVED
-    control.live(control.agent("a2", lives_s=20, idle_s=3, node={"cpu_features": ("sse",), "node": "old"}))
-    assert control.runtime.restores == 0
-    assert control.job(job).job.state is State.SAVED
-    control.live(control.agent("a3", lives_s=30, node=better))
-    assert control.job(job).job.outcome is Outcome.SUCCEEDED
-
-
-def test_a_manifest_that_demands_what_the_node_lacks_is_refused_once_and_goes_on_elsewhere(control: Control) -> None:
-    """Control takes the node that saved it for an ordinary one; only the manifest knows better."""
-    job = control.submit("450")
-    first = control.brief("a1", node={"cpu_features": ("amx", "sse")})
-    first.facts = first.facts.model_copy(update={"cpu_features": ("sse",)})
-    control.live(first)
-    assert control.job(job).job.state is State.SAVED
-    control.live(control.agent("a2", lives_s=20, idle_s=12, node={"cpu_features": ("sse",), "node": "old"}))
-    detail = control.job(job)
-    assert (detail.job.state, detail.failures, len(detail.attempts)) == (State.SAVED, 0, 2)
-    assert "CPU feature amx" in " ".join(event.detail for event in detail.events)
-    assert control.runtime.restores == 0
-    control.live(control.agent("a3", lives_s=30, node={"cpu_features": ("amx", "sse"), "node": "new"}))
-    detail = control.job(job)
-    assert (detail.job.outcome, detail.attempts[-1].restored_from) == (Outcome.SUCCEEDED, "1/1")
-    control.in_order(job, 450)
-
-
 def test_a_workload_that_saves_itself_goes_on_anew_from_its_folder_and_its_log_goes_on(control: Control) -> None:
     job = control.submit("450", saves_itself=SelfSave(signal="SIGUSR1"))
     control.live(control.brief("a1", **OFTEN))
@@ -184,66 +124,6 @@ def test_a_workload_that_saves_itself_goes_on_anew_from_its_folder_and_its_log_g
     assert control.job(job).job.outcome is Outcome.SUCCEEDED
     assert control.runtime.restores == 0
     control.in_order(job, 450)
-
-
-def test_a_held_workload_saves_itself_although_the_agent_goes_on(control: Control) -> None:
-    job = control.submit("100000", saves_itself=SelfSave())
-
-    def hold() -> None:
-        with transaction(control.state.engine) as db:
-            jobs.hold(db, job, reason="by its owner", now_s=control.now_s)
-
-    control.once_it_counts(hold)
-    control.live(control.agent("a1", lives_s=FAR_S, idle_s=1))
-    assert control.clock.passed_s < 3
-    assert control.job(job).job.state is State.SAVED
-
-
-def test_a_workload_that_does_not_heed_its_signal_loses_only_this_slice(control: Control) -> None:
-    job = control.submit("100000", "0", "deaf", saves_itself=SelfSave())
-    agent = control.brief("a1")
-    control.live(agent)
-    assert control.now_s <= agent.end_s
-    detail = control.job(job)
-    assert (detail.job.state, detail.failures) == (State.NEW, 0)
-    assert "save failed" in " ".join(event.detail for event in detail.events)
-
-
-@pytest.mark.parametrize("early", [True, False])
-def test_a_job_that_cannot_be_saved_is_held_with_the_reason_after_two_slices(control: Control, *, early: bool) -> None:
-    control.runtime.unsavable = "it has a POSIX message queue (mq_open): use a pipe"
-    job = control.submit("100000")
-    for name in ("a1", "a2"):
-        assert not control.job(job).job.held
-        control.live(control.brief(name, node={"node": f"on-{name}"}, early_saves=early))
-    detail = control.job(job)
-    assert (detail.job.state, detail.job.held, detail.failures) == (State.NEW, True, 0)
-    assert detail.unsaved_because == "cannot be saved: it has a POSIX message queue (mq_open): use a pipe"
-    assert [attempt.detail for attempt in detail.attempts] == [detail.unsaved_because] * 2
-    assert detail.events[-1].detail == f"{detail.unsaved_because}; found 2 times, on on-a1, on-a2"
-
-
-def test_a_held_job_that_cannot_be_saved_says_so_at_once_and_goes_on(control: Control) -> None:
-    control.runtime.unsavable = "it has a POSIX message queue (mq_open): use a pipe"
-    job = control.submit("100000")
-
-    def hold() -> None:
-        with transaction(control.state.engine) as db:
-            jobs.hold(db, job, reason="by alice", now_s=control.now_s)
-
-    control.once_it_counts(hold)
-    seen: list[JobDetail] = []
-    agent = control.agent("a1", lives_s=FAR_S)
-
-    def end() -> None:
-        seen.append(control.job(job))
-        control.end_soon(agent)
-
-    control.once(lambda: control.job(job).not_saved_because, end)
-    control.live(agent)
-    assert [(detail.job.state, detail.not_saved_because) for detail in seen] == [
-        (State.RUNNING, "cannot be saved: it has a POSIX message queue (mq_open): use a pipe")
-    ]
 
 
 def test_a_job_whose_saves_hang_in_slices_of_a_minute_is_held_with_the_reason(control: Control) -> None:
@@ -259,25 +139,6 @@ def test_a_job_whose_saves_hang_in_slices_of_a_minute_is_held_with_the_reason(co
     assert detail.unsaved_because == "cannot be saved: it has a process that cannot be stopped"
 
 
-def test_a_node_that_cannot_save_memory_runs_only_what_saves_itself(control: Control) -> None:
-    control.runtime.can_save = False
-    itself = control.submit("450", saves_itself=SelfSave())
-    other = control.submit("20")
-    control.live(control.brief("a1"))
-    assert control.job(itself).job.state is State.SAVED
-    detail = control.job(other)
-    assert (detail.job.state, detail.failures) == (State.NEW, 0)
-    assert len(detail.attempts) == 0
-
-
-def test_an_agent_is_gone_by_the_kill_wait_before_its_end(control: Control) -> None:
-    job = control.submit("100000")
-    agent = control.brief("a1", kill_wait_s=4)
-    control.live(agent)
-    assert control.now_s <= agent.end_s - 4
-    assert control.job(job).job.state is State.SAVED
-
-
 def test_what_saves_cost_is_told_and_comes_back_to_the_nodes_next_agent(control: Control, tmp_path: Path) -> None:
     job = control.submit("100000")
     first = control.agent("a1", lives_s=FAR_S, **OFTEN)
@@ -287,52 +148,6 @@ def test_what_saves_cost_is_told_and_comes_back_to_the_nodes_next_agent(control:
     control.live(second)
     assert second._context.estimates._node.saves
     assert control.job(job).job.state is State.SAVED
-
-
-def test_a_save_of_all_that_a_job_has_is_told_but_not_learnt_from(
-    control: Control, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It takes longer than the next, which writes what has changed."""
-    monkeypatch.setattr(runner, "early_save_s", lambda began_s, *, exit_by_s: began_s)
-    told: list[Checkpointed] = []
-    report = ControlReporter._report
-
-    def listen(self: ControlReporter, verb: str, message: Message) -> None:
-        if isinstance(message, Checkpointed):
-            told.append(message)
-        report(self, verb, message)
-
-    monkeypatch.setattr(ControlReporter, "_report", listen)
-    control.submit("100000")
-    control.live(control.brief("a1", periodic_saves=False))
-    assert not told
-    job = control.submit("100000")
-    second = control.agent("a2", lives_s=FAR_S, early_saves=True, periodic_saves=False)
-    control.once(lambda: saved(control, job), lambda: control.end_soon(second))
-    control.live(second)
-    assert [(one.measured.failed, one.measured.expected_s) for one in told if one.measured] == [(0, None)]
-
-
-class SlowStorage(FolderStorage):
-    """Each draft takes a quarter of a second."""
-
-    def __init__(self, root: Path, clock: Clock) -> None:
-        super().__init__(root)
-        self._clock = clock
-
-    def draft(self, key: str, before: FolderArchive | None = None) -> AbstractContextManager[FolderDraft]:
-        self._clock.pause(0.25)
-        return super().draft(key, before)
-
-
-def test_a_workload_that_saves_itself_unasked_does_not_seem_slow_to_save(control: Control) -> None:
-    control.storage = SlowStorage(control.folder / "storage", control.clock)
-    control.submit("200", "85", saves_itself=SelfSave())
-    agent = control.agent("a1", lives_s=FAR_S, periodic_saves=False)
-    measured = agent._context.estimates._own
-    control.once(lambda: measured, lambda: control.end_soon(agent))
-    control.live(agent)
-    assert measured[Way.SELF][0].took_s == pytest.approx(0.25)
 
 
 class FullStorage(FolderStorage):

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,36 +27,6 @@ def content(storage: FolderStorage, key: str, digest: str) -> bytes:
     return b"".join(storage.open(key, digest).read("memory.tar"))
 
 
-chunked = st.lists(
-    st.binary(max_size=2000) | st.binary(min_size=1, max_size=3).map(lambda one: one * 500_000), max_size=5
-)
-names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}", fullmatch=True).filter(lambda name: name != "manifest.json")
-
-
-@pytest.mark.slow
-@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    parts=st.dictionaries(names, chunked, max_size=4),
-    facts=st.dictionaries(st.text(), st.text() | st.integers(-(10**18), 10**18)),
-)
-def test_a_archive_comes_back_as_it_was_published(
-    storage: FolderStorage, parts: dict[str, list[bytes]], facts: dict[str, object]
-) -> None:
-    storage.delete(KEY)
-    with storage.draft(KEY) as draft:
-        for name, chunks in parts.items():
-            added = draft.add(name, iter(chunks))
-            assert added.size_bytes == sum(map(len, chunks))
-        published = draft.publish(facts)
-    archive = storage.open(KEY, published.digest)
-    assert {name: b"".join(archive.read(name)) for name in archive.parts} == {
-        name: b"".join(chunks) for name, chunks in parts.items()
-    }
-    assert archive.facts == facts
-    assert published.size_bytes >= sum(part.size_bytes for part in archive.parts.values())
-    assert [archive.parts[name].size_bytes for name in parts] == [sum(map(len, chunks)) for chunks in parts.values()]
-
-
 def test_a_draft_is_invisible_until_it_is_published_and_gone_if_it_never_is(storage: FolderStorage, root: Path) -> None:
     with pytest.raises(ZeroDivisionError), storage.draft(KEY) as draft:
         draft.add("memory.tar", [b"memory"])
@@ -67,13 +36,6 @@ def test_a_draft_is_invisible_until_it_is_published_and_gone_if_it_never_is(stor
         raise ZeroDivisionError
     assert storage.keys("") == []
     assert list((root / ".drafts").iterdir()) == []
-
-
-def test_what_is_published_is_never_changed(storage: FolderStorage) -> None:
-    digest = publish(storage)
-    with pytest.raises(StorageError, match="already published"):
-        publish(storage, content=b"other")
-    assert content(storage, KEY, digest) == b"memory"
 
 
 def test_of_two_drafts_of_one_key_the_first_to_be_published_wins(storage: FolderStorage) -> None:
@@ -183,24 +145,6 @@ def test_a_part_is_added_once_and_before_publication(storage: FolderStorage) -> 
     assert content(storage, KEY, digest) == b"one"
 
 
-def test_a_source_that_fails_leaves_the_draft_usable(storage: FolderStorage) -> None:
-    def failing() -> Iterator[bytes]:
-        yield b"half"
-        raise ZeroDivisionError
-
-    with storage.draft(KEY) as draft:
-        with pytest.raises(ZeroDivisionError):
-            draft.add("memory.tar", failing())
-        draft.add("memory.tar", [b"whole"])
-        digest = draft.publish({}).digest
-    assert content(storage, KEY, digest) == b"whole"
-
-
-def test_facts_must_be_plain_values(storage: FolderStorage) -> None:
-    with storage.draft(KEY) as draft, pytest.raises(StorageError, match="plain JSON"):
-        draft.publish({"node": object()})
-
-
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_one_flipped_bit_anywhere_is_found(storage: FolderStorage, root: Path, data: st.DataObject) -> None:
@@ -213,43 +157,6 @@ def test_one_flipped_bit_anywhere_is_found(storage: FolderStorage, root: Path, d
     with pytest.raises(ArchiveBroken):
         content(storage, KEY, digest)
     storage.delete(KEY)
-
-
-@pytest.mark.parametrize("change", ["empty", "shorter", "longer", "missing", "a link", "a pipe", "a folder"])
-@pytest.mark.parametrize("name", ["blocks.pack", "manifest.json", "pack-1"])
-def test_a_file_of_another_size_or_kind_is_found(
-    storage: FolderStorage, root: Path, name: str, change: str, tmp_path: Path
-) -> None:
-    memory = os.urandom(3000)
-    before = storage.open("jobs/7/before", publish(storage, "jobs/7/before", memory))
-    with storage.draft(KEY, before) as draft:
-        draft.add("memory.tar", [memory])
-        draft.add("more", [b"new"])
-        digest = draft.publish({}).digest
-    damage(root / KEY / name, change, tmp_path / "elsewhere")
-    with pytest.raises(ArchiveBroken) as broken:
-        content(storage, KEY, digest)
-    assert "\n" not in str(broken.value)
-
-
-def damage(file: Path, change: str, elsewhere: Path) -> None:
-    whole = file.read_bytes()
-    file.rename(elsewhere)
-    match change:
-        case "empty":
-            file.touch()
-        case "shorter":
-            file.write_bytes(whole[:-1])
-        case "longer":
-            file.write_bytes(whole + b"!")
-        case "a link":
-            file.symlink_to(elsewhere)
-        case "a pipe":
-            os.mkfifo(file)
-        case "a folder":
-            file.mkdir()
-        case _:
-            pass
 
 
 @pytest.mark.parametrize("number", [1, 3])

@@ -230,14 +230,10 @@ def test_links_that_a_job_left_in_its_folder_are_not_followed_when_it_is_cleared
     (folder / "link").symlink_to(outside)
     (folder / "inner").mkdir()
     (folder / "inner" / "link").symlink_to("../../outside")
-    unpack(pack_of_nothing(tmp_path), folder)
+    (tmp_path / "empty").mkdir()
+    unpack(pack(tmp_path / "empty"), folder)
     assert not list(folder.iterdir())
     assert (outside / "file").read_text() == "kept"
-
-
-def pack_of_nothing(place: Path) -> Iterator[bytes]:
-    (place / "empty").mkdir()
-    return pack(place / "empty")
 
 
 @pytest.mark.parametrize("missing", [1, 511, 512, 1024, 1025, 2048, 3000])

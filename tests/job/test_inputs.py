@@ -1,18 +1,15 @@
 """Inputs on the node: whole before a start and before a restore, shared by jobs, and gone with the last of them."""
 
-import dataclasses
 import shutil
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.job.test_launch import Node
 from tests.made_inputs import MadeInput, packed
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
-from gleaner.agent.job import lifecycle
-from gleaner.agent.job.inputs import Inputs, NotStaged, input_key
+from gleaner.agent.job.inputs import input_key
 from gleaner.agent.job_spec import JobSpec
 from gleaner.agent.messages import Assignment, ReturnReason, StoredInput
 from gleaner.agent.reporting.job_log import Mark
@@ -38,13 +35,6 @@ def assigned(*inputs: StoredInput, job: int = 7) -> Assignment:
     return Assignment(job=job, attempt=1, group="g", spec=JobSpec(name="j", image="i"), memory_mib=64, inputs=inputs)
 
 
-def failure(node: Node, *inputs: StoredInput, hurried: bool = False) -> lifecycle.NotStarted:
-    begun, _ = node.launch_job(inputs=inputs, hurried=hurried)
-    assert isinstance(begun, lifecycle.NotStarted)
-    assert "\n" not in begun.detail
-    return begun
-
-
 def staged(node: Node) -> list[str]:
     return sorted(str(path.relative_to(node.folder.parent)) for path in node.folder.parent.glob("inputs-*"))
 
@@ -53,23 +43,21 @@ def test_inputs_are_there_before_the_start_and_before_the_restore_and_in_no_chec
     node: Node, storage: FolderStorage, tmp_path: Path
 ) -> None:
     inputs = (MadeInput().stored(storage), FOLDER.stored(storage, "calib"))
-    begun, stored = node.launch_job(inputs=inputs)
-    assert isinstance(begun, lifecycle.Started)
-    folder = node.runtime.spec_of(begun.container).inputs
+    container, stored = node.started(inputs=inputs)
+    folder = node.runtime.spec_of(container).inputs
     assert folder is not None
     assert (folder / "a.cmnd").read_bytes() == b"Beams:eCM = 8000."
     assert {path.name: path.read_bytes() for path in (folder / "calib").iterdir()} == {"a.dat": b"1", "b.dat": b"2"}
-    node.runtime.pause(begun.container)
+    node.runtime.pause(container)
     assert not [name for name in node.folder.rglob("*") if "cmnd" in name.name]
 
     place = tmp_path / "other"
     place.mkdir()
     other = Node(place, storage)
     saved = node.saved()
-    begun, _ = other.launch_job(attempt=2, checkpoint=saved, inputs=inputs)
-    assert isinstance(begun, lifecycle.Started)
+    container, _ = other.started(attempt=2, checkpoint=saved, inputs=inputs)
     assert other.runtime.restores == 1
-    folder = other.runtime.spec_of(begun.container).inputs
+    folder = other.runtime.spec_of(container).inputs
     assert folder is not None
     assert (folder / "a.cmnd").read_bytes() == b"Beams:eCM = 8000."
     assert stored.assignment.inputs == inputs
@@ -77,15 +65,13 @@ def test_inputs_are_there_before_the_start_and_before_the_restore_and_in_no_chec
 
 def test_a_copy_is_put_into_the_new_folder_and_not_back_after_a_restore(node: Node, storage: FolderStorage) -> None:
     inputs = (MadeInput().stored(storage, into_job=True),)
-    begun, stored = node.launch_job(inputs=inputs)
-    assert isinstance(begun, lifecycle.Started)
-    assert node.runtime.spec_of(begun.container).inputs is None
+    container, stored = node.started(inputs=inputs)
+    assert node.runtime.spec_of(container).inputs is None
     assert (node.folder / "a.cmnd").read_bytes() == b"Beams:eCM = 8000."
     (node.folder / "a.cmnd").write_bytes(b"its own now")
-    node.runtime.pause(begun.container)
-    checkpoint = stored.save_memory(node.runtime, begun.container, lambda: Mark(0, {})).checkpoint
-    begun, _ = node.launch_job(attempt=2, checkpoint=checkpoint, inputs=inputs)
-    assert isinstance(begun, lifecycle.Started)
+    node.runtime.pause(container)
+    checkpoint = stored.save_memory(node.runtime, container, lambda: Mark(0, {})).checkpoint
+    container, _ = node.started(attempt=2, checkpoint=checkpoint, inputs=inputs)
     assert (node.folder / "a.cmnd").read_bytes() == b"its own now"
 
 
@@ -114,12 +100,12 @@ def test_what_is_not_whole_in_the_storage_is_one_line_and_no_fault_of_the_node(
     two = MadeInput(packed(b"x", "another") + packed(b"y"))
     wide = MadeInput(packed(b"", "../content"))
     for made in (cut, two, wide, MadeInput(b"no archive"), MadeInput(packed(b"x", "other"))):
-        found = failure(node, made.stored(storage))
+        found = node.refused(inputs=(made.stored(storage),))
         assert found.why is ReturnReason.INPUT_MISSING
         assert "a.cmnd" in found.detail
     one = MadeInput().stored(storage)
     swapped = FOLDER.stored(storage)
-    found = failure(node, one.model_copy(update={"digest": swapped.digest}))
+    found = node.refused(inputs=(one.model_copy(update={"digest": swapped.digest}),))
     assert found.why is ReturnReason.INPUT_MISSING
     assert not node.folder.exists()
 
@@ -129,7 +115,7 @@ def test_a_missing_input_is_a_matter_of_time_where_there_is_none_to_look_again(
 ) -> None:
     one = MadeInput().stored(storage)
     storage.delete(input_key("g", one.content))
-    assert failure(node, one, hurried=True).why is ReturnReason.UNSTARTED
+    assert node.refused(inputs=(one,), hurried=True).why is ReturnReason.UNSTARTED
 
 
 def test_a_full_disk_is_known_before_anything_is_brought(
@@ -138,46 +124,6 @@ def test_a_full_disk_is_known_before_anything_is_brought(
     one = MadeInput().stored(storage).model_copy(update={"size_bytes": 5 * 2**30})
     whole = shutil.disk_usage(node.folder.parent)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: whole._replace(free=3 * 2**30))
-    found = failure(node, one)
+    found = node.refused(inputs=(one,))
     assert found.why is ReturnReason.NODE_LACKS
     assert found.detail == "the inputs take 5120 MiB, and this node has 3072 free"
-
-
-def test_a_job_without_inputs_needs_no_room_for_them(node: Node, storage: FolderStorage) -> None:
-    inputs = Inputs(node.folder.parent, storage, reserve_bytes=2**60, clock=node.context.clock)
-    node.context = dataclasses.replace(node.context, inputs=inputs)
-    assert isinstance(node.launch_job()[0], lifecycle.Started)
-    assert failure(node, MadeInput().stored(storage, into_job=True)).why is ReturnReason.NODE_LACKS
-
-
-def test_the_agents_end_stops_what_is_being_brought_and_the_next_job_brings_it_anew(
-    node: Node, storage: FolderStorage
-) -> None:
-    stop = threading.Event()
-
-    class Slow(FolderStorage):
-        def open(self, key: str, digest: str) -> Any:
-            archive = super().open(key, digest)
-
-            class Stopping:
-                parts = archive.parts
-
-                def read(self, name: str) -> Any:
-                    yield from archive.read(name)
-                    stop.set()
-                    yield b""
-
-            return Stopping()
-
-    inputs = Inputs(node.folder.parent, Slow(storage._root), reserve_bytes=0, clock=node.context.clock)
-    first, second = (assigned(MadeInput().stored(storage), job=job) for job in (1, 2))
-    with pytest.raises(NotStaged):
-        inputs.stage(first, stop)
-    with pytest.raises(NotStaged):
-        inputs.stage(second, stop)
-    inputs.release(first)
-    stop.clear()
-    inputs.storage = storage
-    inputs.stage(second, stop)
-    (folder,) = node.folder.parent.glob("inputs-*")
-    assert [path.name for path in folder.iterdir()] == ["a.cmnd"]

@@ -3,7 +3,6 @@
 import json
 import random
 import time
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,7 @@ from tests.golden import check_golden
 
 from gleaner.agent.checkpoints import dedup, workdir_tar
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
-from gleaner.agent.checkpoints.interface import ArchiveBroken, StorageError, StorageFull
-from gleaner.agent.common.clock import SystemClock
+from gleaner.agent.checkpoints.interface import StorageError, StorageFull
 from gleaner.agent.job.job_checkpoints import JobCheckpoints, NewCheckpoint, why_unfit
 from gleaner.agent.job_spec import JobSpec, OutputSpec
 from gleaner.agent.messages import Assignment, Checkpoint, NodeFacts, Stream
@@ -66,49 +64,58 @@ def storage(tmp_path: Path) -> FolderStorage:
     return made
 
 
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """The job's folder, with a large file."""
+    made = tmp_path / "job"
+    made.mkdir()
+    (made / "large").write_bytes(random.Random(1).randbytes(2**20))
+    return made
+
+
 class Attempt:
     """One attempt of job 7, with a process to save."""
 
     def __init__(self, storage: FolderStorage, place: Path, *, number: int = 1, checkpoint: Checkpoint | None = None):
-        place.mkdir(exist_ok=True)
         self.runtime = PretendedRuntime()
         spec = ContainerSpec("c", "image", ("count", "100000"), {}, 1, 64, place, {})
         self.container: ContainerId = self.runtime.start(spec)
         given = Assignment(
-            job=7,
-            attempt=number,
-            group="g",
-            spec=JobSpec(name="j", image="i", command=("count",)),
-            memory_mib=64,
-            checkpoint=checkpoint,
+            job=7, attempt=number, group="g", spec=JobSpec(name="j", image="i"), memory_mib=64, checkpoint=checkpoint
         )
         self.stored = JobCheckpoints(storage, given, HERE, place)
 
     def save(self, *, at_the_end: bool = False) -> Checkpoint:
         return self.keep(at_the_end=at_the_end).checkpoint
 
-    def keep(self, *, at_the_end: bool = False) -> NewCheckpoint:
+    def keep(self, *, at_the_end: bool = False, error: Exception | None = None) -> NewCheckpoint:
+        """Save it, or fail in the middle."""
+
+        def mark() -> Mark:
+            if error is not None:
+                raise error
+            return Mark(12, {Stream.STDOUT: "YWI="})
+
         self.runtime.pause(self.container)
         try:
-            mark = Mark(12, {Stream.STDOUT: "YWI="})
-            return self.stored.save_memory(self.runtime, self.container, lambda: mark, at_the_end=at_the_end)
+            return self.stored.save_memory(self.runtime, self.container, mark, at_the_end=at_the_end)
         finally:
             self.runtime.unpause(self.container)
 
 
 def test_the_checkpoints_of_an_attempt_count_up_and_know_how_far_the_output_had_come(
-    storage: FolderStorage, tmp_path: Path
+    storage: FolderStorage, place: Path
 ) -> None:
-    attempt = Attempt(storage, tmp_path / "job")
+    attempt = Attempt(storage, place)
     made = [attempt.save() for _ in range(3)]
     assert [checkpoint.number for checkpoint in made] == [1, 2, 3]
     assert (made[2].log_lines, made[2].open_lines) == (12, {Stream.STDOUT: "YWI="})
     assert storage.keys("jobs/7") == [f"jobs/7/attempt-1/checkpoint-{number}" for number in (1, 2, 3)]
 
 
-def test_the_manifest_of_a_checkpoint_is_written_as_before(storage: FolderStorage, tmp_path: Path) -> None:
+def test_the_manifest_of_a_checkpoint_is_written_as_before(storage: FolderStorage, place: Path, tmp_path: Path) -> None:
     """A node of another version restores it, so no key gets another name. What differs each time is left out."""
-    attempt = Attempt(storage, tmp_path / "job")
+    attempt = Attempt(storage, place)
     attempt.save()
     attempt.save()
     key = "jobs/7/attempt-1/checkpoint-2"
@@ -120,26 +127,13 @@ def test_the_manifest_of_a_checkpoint_is_written_as_before(storage: FolderStorag
 
 
 def test_what_the_checkpoint_before_holds_is_not_stored_again_also_over_attempts(
-    storage: FolderStorage, tmp_path: Path
+    storage: FolderStorage, place: Path
 ) -> None:
-    (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "large").write_bytes(random.Random(1).randbytes(2**20))
-    first = Attempt(storage, tmp_path / "job")
-    first.runtime.pause(first.container)
-    kept = first.stored.save_memory(first.runtime, first.container, lambda: Mark(0, {}))
-    again = first.stored.save_memory(first.runtime, first.container, lambda: Mark(0, {}))
+    first = Attempt(storage, place)
+    kept, again = first.keep(), first.keep()
     assert again.stored_bytes < kept.stored_bytes / 2
-    second = Attempt(storage, tmp_path / "job", number=2, checkpoint=again.checkpoint)
-    second.runtime.pause(second.container)
-    third = second.stored.save_memory(second.runtime, second.container, lambda: Mark(0, {}))
-    assert third.stored_bytes < kept.stored_bytes / 2
-
-
-def test_a_checkpoint_before_that_is_gone_does_not_matter(storage: FolderStorage, tmp_path: Path) -> None:
-    attempt = Attempt(storage, tmp_path / "job")
-    attempt.save()
-    storage.delete("jobs/7/attempt-1/checkpoint-1")
-    assert attempt.save().number == 2
+    second = Attempt(storage, place, number=2, checkpoint=again.checkpoint)
+    assert second.keep().stored_bytes < kept.stored_bytes / 2
 
 
 def shared_files(storage_folder: Path, made: Checkpoint) -> set[int]:
@@ -149,13 +143,11 @@ def shared_files(storage_folder: Path, made: Checkpoint) -> set[int]:
 
 
 def test_every_eighth_checkpoint_of_a_job_shares_no_file_with_earlier_ones_over_attempts_too(
-    storage: FolderStorage, tmp_path: Path
+    storage: FolderStorage, place: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "large").write_bytes(random.Random(1).randbytes(2**19))
     made: list[Checkpoint] = []
     for number in range(1, 8):
-        attempt = Attempt(storage, tmp_path / "job", number=number, checkpoint=made[-1] if made else None)
+        attempt = Attempt(storage, place, number=number, checkpoint=made[-1] if made else None)
         made += [attempt.save() for _ in range(3)]
     chains = [one.chain for one in made]
     assert chains == ["1/1"] * 8 + ["3/3"] * 8 + ["6/2"] * 5
@@ -167,25 +159,25 @@ def test_every_eighth_checkpoint_of_a_job_shares_no_file_with_earlier_ones_over_
 
 
 def test_at_an_agents_end_a_chain_may_be_twice_as_long_since_writing_everything_may_come_too_late(
-    storage: FolderStorage, tmp_path: Path
+    storage: FolderStorage, place: Path
 ) -> None:
-    attempt = Attempt(storage, tmp_path / "job")
+    attempt = Attempt(storage, place)
     made = [attempt.keep(at_the_end=True) for _ in range(17)]
     assert [one.checkpoint.chain for one in made] == ["1/1"] * 16 + ["1/17"]
     assert [one.is_full for one in made] == [True] + [False] * 15 + [True]
 
 
 def test_before_the_end_it_is_known_that_the_next_checkpoint_writes_everything_also_over_attempts(
-    storage: FolderStorage, tmp_path: Path
+    storage: FolderStorage, place: Path
 ) -> None:
-    first = Attempt(storage, tmp_path / "job")
+    first = Attempt(storage, place)
     known: list[tuple[bool, bool]] = []
     for _ in range(8):
         known.append((first.stored.is_first, first.stored.needs_full_checkpoint))
         last = first.save(at_the_end=True)
     assert known == [(True, False)] + [(False, False)] * 7
     assert first.stored.needs_full_checkpoint
-    second = Attempt(storage, tmp_path / "job", number=2, checkpoint=last)
+    second = Attempt(storage, place, number=2, checkpoint=last)
     assert not second.stored.needs_full_checkpoint, "nothing has been looked at yet"
     second.stored.open()
     assert second.stored.needs_full_checkpoint
@@ -193,101 +185,22 @@ def test_before_the_end_it_is_known_that_the_next_checkpoint_writes_everything_a
     assert not second.stored.needs_full_checkpoint
 
 
-def test_on_a_checkpoint_of_a_version_that_says_nothing_of_chains_nothing_is_built(
-    storage: FolderStorage, tmp_path: Path
-) -> None:
-    first = Attempt(storage, tmp_path / "job").save()
-    with storage.draft("jobs/7/attempt-1/checkpoint-9") as draft:
-        draft.add("memory.tar", [b"1 2 3"])
-        published = draft.publish({"job": 7})
-    old = first.model_copy(update={"number": 9, "digest": published.digest, "chain": None})
-    assert Attempt(storage, tmp_path / "job", number=2, checkpoint=old).save().chain == "2/1"
-
-
 def test_where_the_storage_is_full_a_longer_chain_is_better_than_no_checkpoint(
-    storage: FolderStorage, tmp_path: Path
+    storage: FolderStorage, place: Path
 ) -> None:
-    attempt = Attempt(storage, tmp_path / "job")
+    attempt = Attempt(storage, place)
     made = [attempt.save() for _ in range(8)]
-
-    def full() -> Mark:
-        raise StorageFull("no room")
-
-    attempt.runtime.pause(attempt.container)
     with pytest.raises(StorageFull):
-        attempt.stored.save_memory(attempt.runtime, attempt.container, full)
+        attempt.keep(error=StorageFull("no room"))
     assert attempt.save().chain == made[-1].chain == "1/1"
     assert attempt.save().chain == "1/11", "and when there is room again, the next one stands alone"
 
 
-def test_a_checkpoint_saved_on_top_of_one_that_has_rotted_is_whole(storage: FolderStorage, tmp_path: Path) -> None:
-    (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "large").write_bytes(random.Random(1).randbytes(2**20))
-    attempt = Attempt(storage, tmp_path / "job")
-    first = attempt.save()
-    pack = tmp_path / "storage/jobs/7/attempt-1/checkpoint-1/blocks.pack"
-    with pack.open("r+b") as file:
-        file.seek(2**19)
-        file.write(b"rot")
-    second = attempt.save()
-    for made, is_whole in ((first, False), (second, True)):
-        archive = storage.open(f"jobs/7/attempt-1/checkpoint-{made.number}", made.digest)
-        with nullcontext() if is_whole else pytest.raises(ArchiveBroken):
-            assert all(b"".join(archive.read(name)) is not None for name in archive.parts)
-
-
-@pytest.mark.parametrize(("ago_s", "reads_again"), [(0, False), (4000, True)])
-def test_what_was_just_read_to_restore_a_job_is_not_read_again_to_save_it(
-    storage: FolderStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ago_s: float, reads_again: bool
-) -> None:
-    """On slow storage a save of what has not changed would take as long as the restore did."""
-    (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "large").write_bytes(random.Random(1).randbytes(2**20))
-    first = Attempt(storage, tmp_path / "job")
-    first.runtime.pause(first.container)
-    before = first.stored.save_memory(first.runtime, first.container, lambda: Mark(0, {})).checkpoint
-    second = Attempt(storage, tmp_path / "job", number=2, checkpoint=before)
-    second.runtime.pause(second.container)
-    archive = second.stored.open()
-    assert archive is not None
-    for name in archive.parts:
-        assert all(archive.read(name))
-    sizes: list[int] = []
-
-    def counted(file: int, room: memoryview, offset: int) -> bool:
-        sizes.append(len(room))
-        return pread_into(file, room, offset)
-
-    monkeypatch.setattr(dedup, "pread_into", counted)
-    monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + ago_s)
-    second.stored.save_memory(second.runtime, second.container, lambda: Mark(0, {}))
-    assert (sum(sizes) > 2**19) is reads_again
-    sizes.clear()
-    second.stored.save_memory(second.runtime, second.container, lambda: Mark(0, {}))
-    assert sum(sizes) > 2**19, "what has been read once is read again for the checkpoint after the next"
-    sizes.clear()
-    second.stored.save_memory(second.runtime, second.container, lambda: Mark(0, {}), at_the_end=True)
-    assert not sizes, "but at the end there is no time for what was written a moment ago"
-
-
-class LaterClock(SystemClock):
-    """A clock that has gone on by so much."""
-
-    def __init__(self, by_s: float) -> None:
-        super().__init__()
-        self.by_s = by_s
-
-    def monotonic_s(self) -> float:
-        return super().monotonic_s() + self.by_s
-
-
 @pytest.mark.parametrize(("ago_s", "reads"), [(0, False), (4000, True)])
 def test_a_save_at_an_agents_end_reads_what_it_shares_unless_the_job_was_saved_within_the_last_hour(
-    storage: FolderStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ago_s: float, reads: bool
+    storage: FolderStorage, place: Path, monkeypatch: pytest.MonkeyPatch, ago_s: float, reads: bool
 ) -> None:
-    (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "large").write_bytes(random.Random(1).randbytes(2**20))
-    attempt = Attempt(storage, tmp_path / "job")
+    attempt = Attempt(storage, place)
     attempt.save()
     sizes: list[int] = []
 
@@ -296,13 +209,13 @@ def test_a_save_at_an_agents_end_reads_what_it_shares_unless_the_job_was_saved_w
         return pread_into(file, room, offset)
 
     monkeypatch.setattr(dedup, "pread_into", counted)
-    attempt.stored.clock = LaterClock(ago_s)
+    monkeypatch.setattr(attempt.stored.clock, "monotonic_s", lambda: time.monotonic() + ago_s)
     attempt.save(at_the_end=True)
     assert (sum(sizes) > 2**19) is reads
 
 
-def test_it_is_known_for_how_long_the_storage_has_been_busy(storage: FolderStorage, tmp_path: Path) -> None:
-    attempt = Attempt(storage, tmp_path / "job")
+def test_it_is_known_for_how_long_the_storage_has_been_busy(storage: FolderStorage, place: Path) -> None:
+    attempt = Attempt(storage, place)
     assert attempt.stored.storage_s == 0
     seen: list[float] = []
 
@@ -317,11 +230,6 @@ def test_it_is_known_for_how_long_the_storage_has_been_busy(storage: FolderStora
     assert attempt.stored.storage_s == 0
 
 
-def test_a_node_described_in_another_versions_words_is_not_known_to_have_more() -> None:
-    assert why_unfit(saved_on(colour="blue"), HERE) == ""
-    assert why_unfit({"node": {"node": "n9"}}, HERE) == ""
-
-
 @pytest.mark.parametrize(
     ("error", "is_full"),
     [
@@ -331,20 +239,13 @@ def test_a_node_described_in_another_versions_words_is_not_known_to_have_more() 
     ],
 )
 def test_only_after_a_fault_of_the_storage_is_the_next_checkpoint_a_full_one(
-    storage: FolderStorage, tmp_path: Path, error: Exception, is_full: bool
+    storage: FolderStorage, place: Path, error: Exception, is_full: bool
 ) -> None:
-    (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "large").write_bytes(random.Random(1).randbytes(2**20))
-    attempt = Attempt(storage, tmp_path / "job")
+    attempt = Attempt(storage, place)
     attempt.save()
-
-    def fail() -> Mark:
-        raise error
-
-    attempt.runtime.pause(attempt.container)
     with pytest.raises(type(error)):
-        attempt.stored.save_memory(attempt.runtime, attempt.container, fail)
-    again = attempt.stored.save_memory(attempt.runtime, attempt.container, lambda: Mark(0, {}))
+        attempt.keep(error=error)
+    again = attempt.keep()
     assert again.checkpoint.number == 3
     assert (again.stored_bytes > 2**20 / 2) == is_full
 

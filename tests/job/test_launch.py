@@ -1,13 +1,9 @@
 """The checks before anything of the node is touched."""
 
-import asyncio
 import dataclasses
-import fcntl
 import hashlib
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,17 +19,15 @@ from gleaner.agent.common.limiter import Limiter
 from gleaner.agent.job import job_checkpoints as stored
 from gleaner.agent.job import lifecycle
 from gleaner.agent.job.context import AgentContext
-from gleaner.agent.job.control_reporter import make_executor
 from gleaner.agent.job.inputs import Inputs
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.job.launch import launch_job, spec_of
 from gleaner.agent.job.url_inputs import UrlInputs
 from gleaner.agent.job_spec import JobSpec, SelfSave
-from gleaner.agent.messages import Assignment, Checkpoint, Returned, ReturnReason, Way
+from gleaner.agent.messages import Assignment, Checkpoint, ReturnReason, Way
 from gleaner.agent.node.facts import node_facts, node_images
 from gleaner.agent.reporting.client import ControlRefused, Outbox
 from gleaner.agent.reporting.job_log import Mark
-from gleaner.agent.runtime import images
 from gleaner.agent.runtime.images import IMAGE_PART, image_key
 from gleaner.agent.runtime.interface import ContainerId, RuntimeFault
 from gleaner.agent.timing.save_cost import SaveEstimates
@@ -84,11 +78,25 @@ class Node:
             stored.stop_waiting.set()
         return launch_job(self.context, assignment, stored), stored
 
+    def started(self, **given: Any) -> tuple[ContainerId, JobCheckpoints]:
+        """Launch a job that starts."""
+        begun, stored = self.launch_job(**given)
+        assert isinstance(begun, lifecycle.Started), begun
+        return begun.container, stored
+
+    def refused(self, **given: Any) -> lifecycle.NotStarted:
+        """Launch a job that does not start, of which nothing stays; return the reason, which is one line."""
+        was_untouched = self.is_untouched()
+        begun, _ = self.launch_job(**given)
+        assert isinstance(begun, lifecycle.NotStarted)
+        assert "\n" not in begun.detail
+        assert self.is_untouched() or not was_untouched
+        return begun
+
     def saved(self) -> Checkpoint:
-        begun, stored = self.launch_job()
-        assert isinstance(begun, lifecycle.Started)
-        self.runtime.pause(begun.container)
-        return stored.save_memory(self.runtime, begun.container, lambda: Mark(0, {})).checkpoint
+        container, stored = self.started()
+        self.runtime.pause(container)
+        return stored.save_memory(self.runtime, container, lambda: Mark(0, {})).checkpoint
 
     def is_untouched(self) -> bool:
         used = self.runtime.memory_bytes(ContainerId("c1")) if self.runtime._processes else None
@@ -117,26 +125,21 @@ def test_a_checkpoint_that_demands_what_the_node_lacks_is_refused_and_not_harmed
     (tmp_path / "old").mkdir()
     checkpoint = Node(tmp_path / "new", storage, "amx", "sse").saved()
     old = Node(tmp_path / "old", storage, "sse")
-    begun, _ = old.launch_job(attempt=2, checkpoint=checkpoint)
-    assert isinstance(begun, lifecycle.NotStarted)
+    begun = old.refused(attempt=2, checkpoint=checkpoint)
     assert begun.why is ReturnReason.INCOMPATIBLE
     assert "CPU feature amx" in begun.detail
-    assert old.is_untouched()
-    again, _ = Node(tmp_path / "new", storage, "amx", "avx", "sse").launch_job(attempt=3, checkpoint=checkpoint)
-    assert isinstance(again, lifecycle.Started)
+    Node(tmp_path / "new", storage, "amx", "avx", "sse").started(attempt=3, checkpoint=checkpoint)
 
 
 def test_a_folder_alone_fits_everywhere_and_its_command_is_started_anew(storage: FolderStorage, tmp_path: Path) -> None:
     how = SelfSave()
     first = Node(tmp_path, storage, "amx")
-    begun, stored = first.launch_job(saves_itself=how)
-    assert isinstance(begun, lifecycle.Started)
-    first.runtime.pause(begun.container)
+    container, stored = first.started(saves_itself=how)
+    first.runtime.pause(container)
     (first.folder / "state").write_text("17")
     checkpoint = stored.save_folder().checkpoint
     other = Node(tmp_path / "other", storage, "sse", can_save=False)
-    begun, _ = other.launch_job(attempt=2, checkpoint=checkpoint, saves_itself=how)
-    assert isinstance(begun, lifecycle.Started)
+    other.started(attempt=2, checkpoint=checkpoint, saves_itself=how)
     assert other.runtime.restores == 0
     assert (other.folder / "state").read_text() == "17"
 
@@ -145,20 +148,14 @@ def test_a_node_that_cannot_save_memory_begins_nothing_that_would_need_it(
     storage: FolderStorage, tmp_path: Path
 ) -> None:
     node = Node(tmp_path, storage, can_save=False)
-    begun, _ = node.launch_job()
-    assert isinstance(begun, lifecycle.NotStarted)
-    assert begun.why is ReturnReason.INCOMPATIBLE
-    assert node.is_untouched()
-    assert isinstance(node.launch_job(saves_itself=SelfSave())[0], lifecycle.Started)
+    assert node.refused().why is ReturnReason.INCOMPATIBLE
+    node.started(saves_itself=SelfSave())
 
 
 def test_a_storage_that_fails_is_not_taken_for_a_fault_of_the_node(storage: FolderStorage, tmp_path: Path) -> None:
     checkpoint = Node(tmp_path / "first", storage).saved()
     node = Node(tmp_path / "second", FolderStorage(tmp_path / "not mounted"))
-    begun, _ = node.launch_job(attempt=2, checkpoint=checkpoint)
-    assert isinstance(begun, lifecycle.NotStarted)
-    assert begun.why is ReturnReason.STORAGE_FAULT
-    assert node.is_untouched()
+    assert node.refused(attempt=2, checkpoint=checkpoint).why is ReturnReason.STORAGE_FAULT
     begun, _ = node.launch_job(image="impossible")
     assert isinstance(begun, lifecycle.NotStarted)
     assert begun.why is ReturnReason.NODE_FAULT
@@ -170,15 +167,11 @@ def test_an_image_that_the_site_does_not_allow_is_refused_before_anything_is_tou
     node = Node(tmp_path, storage)
     node.context = dataclasses.replace(node.context, images_allowed=("registry.site/physics/*",))
     for image in ("registry.site/chemistry/x", "i", "sha256:" + "0" * 64):
-        begun, _ = node.launch_job(image=image)
-        assert isinstance(begun, lifecycle.NotStarted)
+        begun = node.refused(image=image)
         assert begun.why is ReturnReason.IMAGE_REFUSED
         assert image in begun.detail
         assert "images_allowed" in begun.detail
-        assert "\n" not in begun.detail
-        assert node.is_untouched()
-    begun, _ = node.launch_job(image="registry.site/physics/x")
-    assert isinstance(begun, lifecycle.Started)
+    node.started(image="registry.site/physics/x")
 
 
 def test_what_was_saved_is_not_restored_with_an_image_that_is_no_longer_allowed(
@@ -187,9 +180,7 @@ def test_what_was_saved_is_not_restored_with_an_image_that_is_no_longer_allowed(
     node = Node(tmp_path, storage)
     checkpoint = node.saved()
     node.context = dataclasses.replace(node.context, images_allowed=())
-    begun, _ = node.launch_job(checkpoint=checkpoint)
-    assert isinstance(begun, lifecycle.NotStarted)
-    assert begun.why is ReturnReason.IMAGE_REFUSED
+    assert node.refused(checkpoint=checkpoint).why is ReturnReason.IMAGE_REFUSED
     assert node.runtime.restores == 0
 
 
@@ -209,8 +200,7 @@ def test_a_pushed_image_is_taken_in_from_the_storage_once_though_the_list_does_n
     node.context = dataclasses.replace(node.context, images_allowed=())
     given = an_image(storage)
     for _ in range(2):
-        begun, _stored = node.launch_job(**given)
-        assert isinstance(begun, lifecycle.Started)
+        node.started(**given)
     assert node.runtime.images == {given["image_id"]: b"layers"}
     assert node.runtime.loads == 1
 
@@ -220,11 +210,9 @@ def test_a_pushed_image_is_refused_where_the_admin_says_so_before_anything_is_to
 ) -> None:
     node = Node(tmp_path, storage)
     node.context = dataclasses.replace(node.context, images_allowed=("*",), images_pushed=False)
-    begun, _ = node.launch_job(**an_image(storage))
-    assert isinstance(begun, lifecycle.NotStarted)
+    begun = node.refused(**an_image(storage))
     assert begun.why is ReturnReason.IMAGE_REFUSED
     assert begun.detail.startswith("the image pi:1 may not run here: images_pushed")
-    assert node.is_untouched()
     assert node.runtime.loads == 0
 
 
@@ -232,19 +220,15 @@ def test_a_job_whose_folder_is_not_on_the_node_is_returned_before_anything_is_to
     tmp_path: Path, storage: FolderStorage
 ) -> None:
     node, gone = Node(tmp_path, storage), "/mnt/not-there"
-    begun, _ = node.launch_job(mounts=[gone])
-    assert begun == lifecycle.NotStarted(
+    assert node.refused(mounts=[gone]) == lifecycle.NotStarted(
         ReturnReason.MOUNT_MISSING, f"{gone}: it is not among the mounts of {node.context.facts.node}"
     )
     facts = node.context.facts.model_copy(update={"mounts": ("/opt", gone)})
     node.context = dataclasses.replace(node.context, facts=facts)
-    begun, _ = node.launch_job(mounts=["/opt", gone])
-    assert begun == lifecycle.NotStarted(
+    assert node.refused(mounts=["/opt", gone]) == lifecycle.NotStarted(
         ReturnReason.MOUNT_MISSING, f"{gone}: there is no such folder ({node.context.facts.node})"
     )
-    assert node.is_untouched()
-    begun, stored = node.launch_job(mounts=["/opt"])
-    assert isinstance(begun, lifecycle.Started)
+    _, stored = node.started(mounts=["/opt"])
     assert spec_of(node.context, stored.assignment, stored).mounts == ("/opt",)
 
 
@@ -266,9 +250,7 @@ def test_a_pushed_image_that_cannot_be_taken_in_says_why_and_blames_the_right_on
     node = Node(tmp_path, storage)
 
     def why(**given: Any) -> tuple[ReturnReason | None, str]:
-        begun, _ = node.launch_job(**given)
-        assert isinstance(begun, lifecycle.NotStarted)
-        assert node.is_untouched()
+        begun = node.refused(**given)
         return begun.why, begun.detail
 
     given = an_image(storage)
@@ -300,65 +282,20 @@ def test_a_further_image_takes_the_place_of_the_one_that_was_not_used_for_longes
     given = [an_image(storage, content) for content in (b"first-", b"second", b"third-", b"fourth", b"fifth-")]
     names: list[str] = [one["image_id"] for one in given]
     for one in given[:3]:
-        assert isinstance(node.launch_job(**one)[0], lifecycle.Started)
+        node.started(**one)
     node.runtime.held_images = {names[0]}
     node.runtime.used_s = {names[2]: time.time()}  # both others may go, the first does not
-    assert isinstance(node.launch_job(**given[3])[0], lifecycle.Started)
+    node.started(**given[3])
     assert list(node.runtime.images) == [names[0], names[2], names[3]]
     node.runtime.held_images = {names[0], names[3]}
-    full, _ = node.launch_job(**given[4])
-    assert isinstance(full, lifecycle.NotStarted)
+    full = node.refused(**given[4])
     assert full.why is ReturnReason.NODE_LACKS
     assert full.detail.startswith("pi:1: there is no room for an image of 5.59e-09 GiB")
     assert "(images_limit_gib) those in use take" in full.detail
-    large, _ = node.launch_job(**an_image(storage, bytes(19)))
-    assert isinstance(large, lifecycle.NotStarted)
+    large = node.refused(**an_image(storage, bytes(19)))
     assert large.why is ReturnReason.IMAGE_REFUSED
     assert "all images of a node may take" in large.detail
     assert list(node.runtime.images) == [names[0], names[2], names[3]]
-
-
-def test_however_many_agents_of_a_node_want_an_image_at_once_one_takes_it_in(
-    tmp_path: Path, storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(images, "_LOOK_EVERY_S", 0.01)
-    node = Node(tmp_path, storage)
-    given = an_image(storage)
-    waiting, may_load = threading.Barrier(5), threading.Event()
-    real = node.runtime.load_image
-
-    def slowly(image_id: str, archive: Iterator[bytes]) -> None:
-        assert may_load.wait(30)
-        real(image_id, archive)
-
-    def take_in() -> None:
-        waiting.wait()
-        digest = given["image_digest"]
-        lock = tmp_path / "lock"
-        images.ensure_image(node.runtime, storage, given["image_id"], digest, lock=lock, limit_bytes=2**30)
-
-    monkeypatch.setattr(node.runtime, "load_image", slowly)
-    with ThreadPoolExecutor(4) as agents:
-        taken = [agents.submit(take_in) for _ in range(4)]
-        waiting.wait()
-        may_load.set()
-        for one in taken:
-            one.result(timeout=30)
-    assert node.runtime.loads == 1
-
-
-def test_a_turn_that_does_not_come_is_a_fault_of_the_node(
-    tmp_path: Path, storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(images, "_PATIENCE_S", 0.0)
-    monkeypatch.setattr(images, "_LOOK_EVERY_S", 0.0)
-    node = Node(tmp_path, storage)
-    with (tmp_path / "pushed-images.lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        begun, _ = node.launch_job(**an_image(storage))
-    assert isinstance(begun, lifecycle.NotStarted)
-    assert begun.why is ReturnReason.NODE_FAULT
-    assert "another agent holds" in begun.detail
 
 
 def test_a_checkpoint_that_this_node_does_not_see_yet_is_looked_for_again(
@@ -387,9 +324,8 @@ def test_a_checkpoint_that_this_node_does_not_see_yet_is_looked_for_again(
 
     showing = threading.Thread(target=show)
     showing.start()
-    begun, _ = Node(tmp_path / "n2", storage, "avx").launch_job(attempt=2, checkpoint=made)
+    Node(tmp_path / "n2", storage, "avx").started(attempt=2, checkpoint=made)
     showing.join()
-    assert isinstance(begun, lifecycle.Started)
 
 
 def test_a_checkpoint_that_stays_missing_is_called_broken_only_after_a_while(
@@ -401,11 +337,8 @@ def test_a_checkpoint_that_stays_missing_is_called_broken_only_after_a_while(
     storage.delete("jobs/7/attempt-1/checkpoint-1")
     node = Node(tmp_path / "n2", storage, "avx")
     began_s = time.monotonic()
-    begun, _ = node.launch_job(attempt=2, checkpoint=made)
+    assert node.refused(attempt=2, checkpoint=made).why is ReturnReason.CHECKPOINT_BROKEN
     assert time.monotonic() - began_s >= 0.5
-    assert isinstance(begun, lifecycle.NotStarted)
-    assert begun.why is ReturnReason.CHECKPOINT_BROKEN
-    assert node.is_untouched()
 
 
 def test_where_there_is_no_time_to_look_again_it_is_the_storage_that_failed(
@@ -414,37 +347,11 @@ def test_where_there_is_no_time_to_look_again_it_is_the_storage_that_failed(
     made = Node(tmp_path / "n1", storage, "avx").saved()
     storage.delete("jobs/7/attempt-1/checkpoint-1")
     node = Node(tmp_path / "n2", storage, "avx")
-    begun, _ = node.launch_job(attempt=2, checkpoint=made, hurried=True)
-    assert isinstance(begun, lifecycle.NotStarted)
-    assert begun.why is ReturnReason.STORAGE_FAULT
-    assert node.is_untouched()
+    assert node.refused(attempt=2, checkpoint=made, hurried=True).why is ReturnReason.STORAGE_FAULT
 
 
 def test_what_is_there_and_damaged_is_broken_at_once(storage: FolderStorage, tmp_path: Path) -> None:
     made = Node(tmp_path / "n1", storage, "avx").saved()
     (tmp_path / "storage/jobs/7/attempt-1/checkpoint-1/manifest.json").write_text("{}")
-    begun, _ = Node(tmp_path / "n2", storage, "avx").launch_job(attempt=2, checkpoint=made)
-    assert isinstance(begun, lifecycle.NotStarted)
-    assert begun.why is ReturnReason.CHECKPOINT_BROKEN
-
-
-def test_a_job_that_was_told_to_vacate_while_it_looked_for_its_checkpoint_is_no_fault_of_the_node(
-    storage: FolderStorage, tmp_path: Path
-) -> None:
-    checkpoint = Node(tmp_path / "first", storage).saved()
-    node = Node(tmp_path / "second", storage)
-    spec = JobSpec(name="j", image="i", command=("count", "9"))
-    lost = Assignment(job=8, attempt=2, group="g", spec=spec, memory_mib=64, checkpoint=checkpoint)
-    shell = make_executor(node.context, lost)
-
-    async def told_to_vacate() -> None:
-        running = asyncio.create_task(shell.run())
-        await asyncio.sleep(0)
-        shell.feed(lifecycle.AgentEnds())
-        await running
-
-    asyncio.run(told_to_vacate())
-    (report,) = node.context.outbox._waiting
-    assert isinstance(report.message, Returned)
-    assert report.message.why is ReturnReason.STORAGE_FAULT
-    assert not shell.node_fault
+    node = Node(tmp_path / "n2", storage, "avx")
+    assert node.refused(attempt=2, checkpoint=made).why is ReturnReason.CHECKPOINT_BROKEN

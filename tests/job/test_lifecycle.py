@@ -19,7 +19,6 @@ from gleaner.agent.job.lifecycle import (
     Kill,
     LimitPassed,
     Lost,
-    NotStarted,
     OutOfTime,
     Preparing,
     ReportCheckpointed,
@@ -145,11 +144,6 @@ def test_a_dropped_job_is_killed_and_nothing_is_reported() -> None:
     assert play(DropAsked(), Started(C)) == (Ended(), [Kill(C), Clean()])
 
 
-def test_a_command_that_cannot_be_run_is_the_jobs_own_failure_with_the_reason() -> None:
-    end = Exited(127, reason="cannot run x: No such file or directory")
-    assert play(Started(C), end) == (Finishing(C), [Finish(C, 127, reason=end.reason)])
-
-
 def test_a_job_lost_with_its_runtime_is_returned_whatever_it_was_doing() -> None:
     back = [Kill(C), ReportReturned(ReturnReason.NODE_FAULT, "gone"), Clean()]
     assert play(Started(C), Lost("gone")) == (Ended(), back)
@@ -183,13 +177,6 @@ def test_an_exit_wins_over_a_limit_that_is_found_passed_after_it() -> None:
 def test_nothing_is_reported_twice_of_a_job_that_was_stopped() -> None:
     for late in (Exited(137), Lost("killed"), SaveDone(CHECKPOINT), SaveFailed("x"), OutOfTime(), LimitPassed("again")):
         assert step(Ended(), late) == (Ended(), [])
-
-
-def test_a_missing_image_is_not() -> None:
-    assert play(NotStarted(ReturnReason.IMAGE_MISSING, "no image x")) == (
-        Ended(),
-        [ReportReturned(ReturnReason.IMAGE_MISSING, "no image x"), Clean()],
-    )
 
 
 def test_a_periodic_save_is_reported_and_lets_the_job_go_on() -> None:
@@ -361,28 +348,13 @@ def test_a_job_that_does_not_save_itself_in_time_is_to_blame_whatever_the_storag
     assert any(isinstance(todo, ReportReturned) and todo.why is ReturnReason.SAVE_FAILED for todo in todos)
 
 
-@given(
-    st.sampled_from([None, HOW]),
-    st.lists(
-        st.sampled_from(
-            [
-                SaveDue(),
-                Exited(85),
-                VacateAsked(),
-                AgentEnds(),
-                DropAsked(),
-                Exited(0),
-                Exited(1),
-                OutOfTime(),
-                LimitPassed("too large"),
-                SaveDone(CHECKPOINT),
-                SaveFailed("x"),
-                UNSAVABLE,
-            ]
-        ),
-        max_size=12,
-    ),
-)
+EVENTS: tuple[Event, ...] = (
+    SaveDue(), Exited(85), VacateAsked(), AgentEnds(), DropAsked(), Exited(0), Exited(1), OutOfTime(),
+    LimitPassed("too large"), SaveDone(CHECKPOINT), SaveFailed("x"), UNSAVABLE,
+)  # fmt: skip
+
+
+@given(st.sampled_from([None, HOW]), st.lists(st.sampled_from(EVENTS), max_size=12))
 def test_whatever_happens_there_is_one_report_at_most_and_no_kill_before_a_reason(
     how: SelfSave | None, events: list[Event]
 ) -> None:

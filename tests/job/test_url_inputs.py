@@ -196,38 +196,6 @@ def test_what_control_refuses_is_one_line_and_a_full_quota_a_matter_of_time(worl
     assert world.storage.keys("inputs") == []
 
 
-def test_nothing_is_fetched_for_a_job_that_cannot_run_here(world: World, tmp_path: Path) -> None:
-    node = Node(tmp_path / "work", world.storage)
-    node.context = dataclasses.replace(node.context, url_inputs=world.agent, images_allowed=("other/*",))
-    for more, why in (({}, "IMAGE_REFUSED"), ({"mounts": ("/opt/not-there",)}, "MOUNT_MISSING")):
-        plain = assigned(ONE)
-        assignment = plain.model_copy(update={"spec": plain.spec.model_copy(update=more)})
-        event = asyncio.run(launched(make_executor(node.context, assignment)))
-        assert isinstance(event, lifecycle.NotStarted)
-        assert event.why is ReturnReason[why]
-        node.context = dataclasses.replace(node.context, images_allowed=("*",))
-    assert world.fetches == []
-
-
-def test_a_job_waits_for_no_other_jobs_fetch_at_the_agents_end(world: World) -> None:
-    fetching, may_end = threading.Event(), threading.Event()
-
-    def hang() -> None:
-        fetching.set()
-        assert may_end.wait(60)
-
-    world.fails = hang
-    first = threading.Thread(target=world.settle, args=(ONE,))
-    first.start()
-    assert fetching.wait(60)
-    stop = threading.Event()
-    stop.set()
-    with pytest.raises(NotStaged):
-        world.agent.settle(assigned(ONE, job=8), stop)
-    may_end.set()
-    first.join()
-
-
 async def launched(executor: Executor) -> object:
     return await executor.launch()
 

@@ -16,7 +16,6 @@ from gleaner.agent.privileged.common import config
 from gleaner.agent.privileged.common.agent_leftovers import (
     LOG_AGE_S,
     SOCKET_AGE_S,
-    remove_all,
     remove_dead_sockets,
     remove_old_logs,
 )
@@ -79,14 +78,6 @@ def test_a_socket_that_has_just_been_made_stays(place: Path) -> None:
     assert (place / "handshakes" / "gleaner-1-1").exists()
 
 
-@pytest.mark.parametrize("name", [b"a b", b"-rf", b"*", b"$(reboot)", b"a\nb", b"\xff\xfe", b"..."])
-def test_a_name_is_only_a_name(place: Path, name: bytes) -> None:
-    (place / "bystander").touch()
-    dead(os.fsencode(place / "handshakes") + b"/" + name)
-    assert swept(place) == 1
-    assert sorted(path.name for path in place.iterdir()) == ["bystander", "handshakes", "work"]
-
-
 def test_only_sockets_go(place: Path) -> None:
     folder = place / "handshakes"
     dead(place / "elsewhere")
@@ -134,19 +125,6 @@ def test_a_link_on_the_way_leads_to_no_folder_of_another(place: Path) -> None:
     with pytest.raises(PermissionError, match="not the service account's"):
         remove_old_logs(str(place / "way" / "work"), owner_uid=US, now_s=time.time())
     assert kept.exists()
-
-
-def test_folders_that_are_not_there_hold_nothing(tmp_path: Path) -> None:
-    assert remove_all(settings_of(tmp_path), time.time()) == 0
-
-
-def test_a_folder_that_cannot_be_cleaned_does_not_keep_the_other_from_it(place: Path) -> None:
-    old = log(place / "work" / "a1.log")
-    (place / "handshakes").rmdir()
-    (place / "handshakes").touch()
-    with pytest.raises(NotADirectoryError):
-        remove_all(settings_of(place), time.time())
-    assert not old.exists()
 
 
 def test_the_watchdog_of_a_node_with_docker_calls_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """The node helper pauses a container; runc is a script here, and says what the kernel or runc may say."""
 
-import json
 import os
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 from gleaner.agent.privileged.common import freezing
 from gleaner.agent.privileged.common.bundle import Bundle
 from gleaner.agent.privileged.common.config import Config
-from gleaner.agent.privileged.helper import containers, monitor
+from gleaner.agent.privileged.helper import containers
 
 _RUNC = """#!/bin/sh
 echo "$@" >> {calls}
@@ -34,14 +33,6 @@ class Container:
 
     def pause(self) -> None:
         containers.pause(self.settings, self.bundle)
-
-    def has_cgroup(self) -> Path:
-        """Its order to freeze; with cgroups of version 2."""
-        kept = Path(monitor.runc_root(self.settings)) / "c"
-        kept.mkdir(parents=True)
-        (kept / "state.json").write_text(json.dumps({"cgroup_paths": {"": str(kept)}}))
-        (kept / "cgroup.events").write_text("populated 1\nfrozen 0\n")
-        return kept / "cgroup.freeze"
 
     def asked(self, word: str) -> int:
         return self.calls.read_text().count(f" {word} ")
@@ -83,29 +74,3 @@ def test_a_container_that_is_frozen_between_two_looks_has_not_ended(
     made = Container(tmp_path, state=state)
     made.pause()
     assert (made.asked("pause"), made.asked("state")) == (2, 2)
-
-
-def test_a_container_that_cannot_be_frozen_does_not_freeze_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With cgroups of version 2 runc leaves the order standing when it gives up."""
-    monkeypatch.setattr(freezing, "_WITHIN_S", 0.0)
-    made = Container(tmp_path)
-    order = made.has_cgroup()
-    order.write_text("1\n")
-    with pytest.raises(containers.Failed, match="cannot pause c"):
-        made.pause()
-    assert order.read_text() == "0\n"
-    order.write_text("1\n")
-    made.pause()
-    assert order.read_text() == "1\n", "the third try has worked"
-
-
-def test_a_container_that_stands_frozen_though_runc_says_no_is_left_so(tmp_path: Path) -> None:
-    """It was paused before, and nobody says so: what has been saved of it would not match if it went on."""
-    made = Container(tmp_path, state="exit 1")
-    order = made.has_cgroup()
-    order.write_text("1\n")
-    order.with_name("cgroup.events").write_text("populated 1\nfrozen 1\n")
-    made.pause()
-    assert (order.read_text(), made.asked("pause")) == ("1\n", 1)

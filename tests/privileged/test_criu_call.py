@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.privileged.scripts import python
 from tests.privileged.waiting import wait_until
 
 from gleaner.agent.privileged.shim import criu_call
@@ -49,25 +49,6 @@ def test_a_text_stays_one_word_and_no_option_of_its_own() -> None:
     assert options(field(27, hostile), 7) == ["--inherit-fd", "fd[1]:pipe:[1] --exec-cmd -- sh"]
 
 
-def test_a_call_that_is_no_save_goes_to_criu_and_needs_nothing_of_ours(tmp_path: Path) -> None:
-    """Whoever starts it by hand gets CRIU, with his own rights: it is not setuid, and trusts no variable for more."""
-    package = Path(criu_call.__file__).parents[4]
-    fake = tmp_path / "criu"
-    fake.write_text('#!/bin/sh\necho criu "$@"\n')
-    fake.chmod(0o755)
-    script = (
-        f"import sys; sys.path.insert(0, {str(package)!r}); "
-        "from gleaner.agent.privileged.common import config; "
-        "from gleaner.agent.privileged.shim import criu_call as criu; "
-        f"config.load = lambda: config.Config(1, criu={str(fake)!r}); criu.main()"
-    )
-    said = subprocess.run(
-        [sys.executable, "-IS", "-c", script, "--version"], capture_output=True, text=True, check=False,
-        env={**os.environ, "GLEANER_OWN": "/etc"},
-    )  # fmt: skip
-    assert (said.returncode, said.stdout) == (0, "criu --version\n")
-
-
 def ends(pid: int) -> bool:
     """Return True once the process has ended, which a signal only begins."""
     try:
@@ -83,13 +64,11 @@ def ends(pid: int) -> bool:
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "in a notification"])
 def test_criu_and_what_it_has_started_go_when_runc_has_gone(tmp_path: Path, *, late: bool) -> None:
     """Else CRIU would wait for a word that never comes, and keep the container frozen."""
-    package = Path(criu_call.__file__).parents[4]
     fake = (
         'sleep 60 & echo $! $$ >pids; [ "$1" = no ] || echo pre-dump >notifications; read -r answer <answers; sleep 60'
     )
     script = f"""
 import fcntl, os, socket, sys, threading, time
-sys.path.insert(0, {str(package)!r})
 from gleaner.agent.privileged.shim import criu_call as criu
 ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 fcntl.flock(os.open(".", os.O_RDONLY), fcntl.LOCK_EX)  # gleaner-runc is there
@@ -105,7 +84,7 @@ except (criu.NotUnderstood, OSError) as error:
     print("gone")
 """
     said = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=20,
+        python(script), cwd=tmp_path, capture_output=True, text=True, check=False, timeout=20,
         env={**os.environ, "GLEANER_CONTAINER": str(tmp_path)},
     )  # fmt: skip
     assert said.stdout == "gone\n", said.stderr
@@ -142,14 +121,12 @@ def hear(tmp_path: Path, fake: str, prepare: str = "", *words: str, saved: int =
 
     The order of the container's freezer is in `freezer.state`.
     """
-    package = Path(criu_call.__file__).parents[4]
     (tmp_path / "state.json").write_text(json.dumps({"cgroup_paths": {"freezer": str(tmp_path)}}))
     (tmp_path / "freezer.state").write_text("THAWED\n")
     (tmp_path / "cgroup.procs").touch()
     (tmp_path / "work").mkdir()
     script = f"""
 import fcntl, os, socket, sys
-sys.path.insert(0, {str(package)!r})
 from gleaner.agent.privileged.shim import criu_call as criu
 ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 notified, criu._notify = criu._notify, lambda *said: True
@@ -162,7 +139,7 @@ except criu.NotUnderstood as error:
     print(error)
 """
     said = subprocess.run(
-        [sys.executable, "-c", script, *words], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=30,
+        python(script, *words), cwd=tmp_path, capture_output=True, text=True, check=False, timeout=30,
         env={**os.environ, "GLEANER_CONTAINER": str(tmp_path)},
     )  # fmt: skip
     assert said.stderr == ""
@@ -247,29 +224,6 @@ os.kill(os.getpid(), 9)
     assert ends(int((tmp_path / "pid").read_text()))
 
 
-@pytest.mark.slow
-def test_criu_may_tidy_up_after_a_process_that_has_ended(tmp_path: Path) -> None:
-    """It knows of that end then, and says better why."""
-    prepare = (
-        "criu._LOOK_S = 3; lost = criu._ended_process;"
-        " criu._ended_process = lambda pid: (lost(pid), open('seen', 'w').close())[0]"
-    )
-    fake = f"{SIBLING}\nsibling(lambda: os._exit(1))\nwhile not os.path.exists('seen'): time.sleep(0.02)\nos._exit(4)"
-    assert hear(tmp_path, fake, prepare) == "4"
-
-
-def test_a_process_may_end_as_soon_as_it_goes_on(tmp_path: Path) -> None:
-    looked = "(open('looks', 'a').write('x'), is_held(own))[1]"
-    prepare = f"criu._LOOK_S = 0.02; is_held = criu.is_held; criu.is_held = lambda own: {looked}"
-    fake = f"""{SIBLING}
-notified('pre-resume', os.getpid())
-sibling(lambda: os._exit(1))
-before = os.path.getsize('looks')
-while os.path.getsize('looks') < before + 4: time.sleep(0.01)
-"""
-    assert hear(tmp_path, fake, prepare) == "0"
-
-
 def test_what_cannot_be_held_back_is_not_restored(tmp_path: Path) -> None:
     """CRIU would let it go on at this point, or wait for ever, so both are ended."""
     fake = f"""{SIBLING}
@@ -296,13 +250,11 @@ def called(
     tmp_path: Path, fake: str, request: bytes = field(1, criu_call.RESTORE) + field(2, field(13, b"/"))
 ) -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
     """Yield `criu_call` as runc calls it, for a restore by default, with this program as CRIU; and runc's socket."""
-    package = Path(criu_call.__file__).parents[4]
     (tmp_path / "criu").write_text(fake)
     (tmp_path / "criu").chmod(0o755)
     (tmp_path / "work").mkdir()
     script = f"""
 import sys
-sys.path.insert(0, {str(package)!r})
 from gleaner.agent.privileged.common import config; from gleaner.agent.privileged.shim import criu_call as criu
 config.load = lambda: config.Config(1, criu={str(tmp_path / "criu")!r})
 criu.mount_confinement.enter = lambda *said: None
@@ -310,7 +262,7 @@ criu.main()
 """
     ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with runcs, subprocess.Popen(
-        [sys.executable, "-c", script, "swrk", str(ours.fileno())], cwd=tmp_path, pass_fds=[ours.fileno()],
+        python(script, "swrk", str(ours.fileno())), cwd=tmp_path, pass_fds=[ours.fileno()],
         env={**os.environ, "GLEANER_OWN": str(tmp_path), "GLEANER_CONTAINER": str(tmp_path), "GLEANER_UID": "1"},
     ) as hearing:  # fmt: skip
         ours.close()
@@ -320,18 +272,6 @@ criu.main()
             yield hearing, runcs
         finally:
             hearing.kill()
-
-
-def test_runc_hears_of_our_end_whatever_criu_leaves(tmp_path: Path) -> None:
-    """A process that CRIU brings back inherits all that CRIU has open."""
-    fake = '#!/bin/sh\n[ "$1" != restore ] || { echo $$ >new; mv new there; exec sleep 60; }\n'
-    with called(tmp_path, fake) as (hearing, runcs):
-        wait_for(tmp_path / "there")
-        hearing.kill()
-        try:
-            assert runcs.recv(1) == b""
-        finally:
-            os.kill(int((tmp_path / "there").read_text()), signal.SIGKILL)
 
 
 def test_what_nobody_knows_of_does_not_go_on(tmp_path: Path) -> None:
@@ -369,7 +309,6 @@ def test_what_was_looked_at_by_nobody_does_not_go_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_waiting", [False, True])
 def test_criu_hears_a_no_when_what_answers_it_is_killed(tmp_path: Path, is_waiting: bool) -> None:
     """Else it would wait for an answer that never comes, and runc for CRIU, until the agent's end."""
-    package = Path(criu_call.__file__).parents[4]
     notify = Path(criu_call.__file__).with_name("notify.sh")
     fake = f"""
 {"" if is_waiting else ": >here; while [ ! -e gone ]; do sleep 0.02; done"}
@@ -378,13 +317,12 @@ echo $? >status.new; mv status.new status
 """
     script = f"""
 import socket, sys
-sys.path.insert(0, {str(package)!r})
 from gleaner.agent.privileged.shim import criu_call as criu
 ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 criu._notify = lambda *said: (open("here", "w").close(), ours.recv(1))
 criu._run(["sh", "-c", {fake!r}], {str(tmp_path)!r}, ours, 1)
 """
-    with subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path) as hearing:
+    with subprocess.Popen(python(script), cwd=tmp_path) as hearing:
         wait_for(tmp_path / "here")
         hearing.kill()
         assert hearing.wait(60) == -9

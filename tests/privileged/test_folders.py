@@ -1,13 +1,14 @@
 """Removing what others have written, and counting it."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.privileged.root import only_root
+from tests.privileged.scripts import in_own_mounts
 
-from gleaner.agent.privileged.common import bundle, mounts
+from gleaner.agent.privileged.common import bundle
 from gleaner.agent.privileged.common.bundle import Bundle
 from gleaner.agent.privileged.common.config import Config
 
@@ -44,15 +45,6 @@ def test_what_is_very_deep_is_counted_and_removed(made: tuple[Config, Bundle]) -
     assert kept(settings) == []
 
 
-@pytest.mark.slow
-def test_a_helper_starts_whatever_was_left_behind(made: tuple[Config, Bundle]) -> None:
-    settings, found = made
-    dig(Path(found.inside("upper")), DEEPER_THAN_PYTHON_RECURSES)
-    Path(found.path).rename(Path(bundle.folder(settings), ".gone-x"))
-    bundle.sweep(settings)
-    assert kept(settings) == []
-
-
 def test_no_name_hides_what_is_written(made: tuple[Config, Bundle]) -> None:
     _, found = made
     hidden = Path(found.inside("upper"), "rootfs")
@@ -73,28 +65,12 @@ def test_a_bundle_whose_facts_a_crash_has_emptied_harms_no_other(made: tuple[Con
     assert kept(settings) == [found.name]
 
 
-def test_a_bundle_that_cannot_be_made_takes_no_name(
-    made: tuple[Config, Bundle], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings, _ = made
-
-    def full(_name: str, _mode: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "mkfifo", full)
-    with pytest.raises(OSError, match="No space"):
-        Bundle(settings, "a-2").make(LABELS, {})
-    monkeypatch.undo()
-    Bundle(settings, "a-2").make(LABELS, {})
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+@only_root
 def test_how_it_ended_is_kept_on_a_full_disk(tmp_path: Path) -> None:
     settings = Config(4200, bundles=str(tmp_path))
     script = f"""
 import subprocess, sys
 subprocess.check_call(["mount", "-t", "tmpfs", "-o", "size=256k", "x", {str(tmp_path)!r}])
-sys.path.insert(0, {str(Path(mounts.__file__).parents[4])!r})
 from gleaner.agent.privileged.common import bundle; from gleaner.agent.privileged.common import config
 settings = config.Config(4200, bundles={settings.bundles!r})
 bundle.folder(settings)
@@ -108,17 +84,16 @@ except OSError as error:
 made.record_exit({{"exit_code": 0, "at_its_limit": False}})
 print(made.exit())
 """
-    said = subprocess.run(["unshare", "-m", sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    said = subprocess.run(in_own_mounts(script), capture_output=True, text=True, check=False)
     assert said.stdout == "28\n{'exit_code': 0, 'at_its_limit': False}\n", said.stderr
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+@only_root
 @pytest.mark.parametrize("at", ["job", "job/inner"])
 def test_a_mount_that_cannot_be_taken_away_keeps_what_is_in_it(tmp_path: Path, at: str) -> None:
     """Even one of the same file system: `unmount_below` is made to do nothing."""
     script = f"""
 import os, subprocess, sys
-sys.path.insert(0, {str(Path(mounts.__file__).parents[4])!r})
 from gleaner.agent.privileged.common import mounts
 os.chdir({str(tmp_path)!r})
 os.makedirs("kept/below"); open("kept/file", "w").close(); os.makedirs("gone/{at}"); os.makedirs("gone/other")
@@ -126,7 +101,7 @@ subprocess.check_call(["mount", "--bind", "kept", "gone/{at}"])
 mounts.unmount_below = lambda path: None
 print(mounts.remove_tree({str(tmp_path / "gone")!r}), sorted(os.listdir("kept")))
 """
-    said = subprocess.run(["unshare", "-m", sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    said = subprocess.run(in_own_mounts(script), capture_output=True, text=True, check=False)
     assert said.stdout == "False ['below', 'file']\n", said.stderr
 
 

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from gleaner.agent.privileged.common import bundle, linux
+from gleaner.agent.privileged.common import bundle
 from gleaner.agent.privileged.common.bundle import Bundle
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.helper import containers
 from gleaner.agent.privileged.helper.containers import Failed
 from gleaner.agent.privileged.helper.main import Helper
-from gleaner.agent.system.ipc import Handshake
 
 
 @pytest.fixture
@@ -34,31 +33,6 @@ def made(settings: Config) -> Bundle:
 def runc(settings: Config, script: str) -> None:
     Path(settings.runc).write_text(f"#!/bin/sh\n{script}\n")
     Path(settings.runc).chmod(0o755)
-
-
-class Failing(socket.socket):
-    """A door at which the first to come finds no descriptors left."""
-
-    fails = 1
-
-    def accept(self) -> tuple[socket.socket, object]:
-        if self.fails:
-            self.fails -= 1
-            raise OSError(24, "Too many open files")
-        return super().accept()
-
-
-def test_too_many_open_files_do_not_end_it(settings: Config, tmp_path: Path) -> None:
-    path = str(tmp_path / "socket")
-    listener = Failing(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(path)
-    listener.listen(8)
-    threading.Thread(target=Helper(settings).serve, args=(listener,), daemon=True).start()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.connect(path)
-        handshake = Handshake(connection, 10)
-        handshake.say({"do": "list"})
-        assert handshake.hear()[0]["ok"]
 
 
 def test_many_may_wait_at_once(made: Bundle) -> None:
@@ -126,9 +100,3 @@ def test_what_is_being_saved_is_not_frozen(settings: Config, made: Bundle, monke
         thread.join()
     helper._pause(made)
     assert done == ["paused", "saved", "paused"]
-
-
-def test_only_the_folders_own_file_system_is_synced(tmp_path: Path) -> None:
-    linux.sync(str(tmp_path))
-    with pytest.raises(FileNotFoundError):
-        linux.sync(str(tmp_path / "nothing"))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.privileged import slurm
 from tests.privileged.root import only_root
+from tests.privileged.scripts import PACKAGE, in_own_mounts
 from tests.privileged.test_request import GOOD
 from tests.privileged.users_harness import AGENT, ALICE, BOB, MINE, Node
 from tests.privileged.waiting import wait_until
@@ -140,8 +141,7 @@ def test_what_a_user_mounts_on_the_jobs_folder_is_refused_and_hides_nothing(node
     """FUSE lets users mount on a folder of their own, and its daemon could tell root anything."""
     folder = Path(node.ask(ALICE, do="admit", slurm_job="66")["folder"])
     (folder / "large").touch()
-    package = str(Path(user_jobs.__file__).parents[4])
-    script = f'mount -t tmpfs none {folder} && exec "$0" -c "$1" {package} {folder.parents[1]} {MINE}'
+    script = f'mount -t tmpfs none {folder} && exec "$0" -c "$1" {PACKAGE} {folder.parents[1]} {MINE}'
     words = ["unshare", "-m", "sh", "-c", script, sys.executable, MOUNTED]
     said = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
     assert said == [f"something is mounted on {folder}: unmount it", "['large']"]
@@ -163,7 +163,6 @@ def test_what_a_user_has_mounted_in_its_folder_keeps_the_helper_from_nothing(nod
     folder = Path(node.ask(ALICE, do="admit", slurm_job="66")["folder"]).parent
     script = f"""
 import pathlib, subprocess, sys
-sys.path.insert(0, {str(Path(user_jobs.__file__).parents[4])!r})
 from gleaner.agent.privileged.common import config; from gleaner.agent.privileged.common import user_jobs as user_jobs
 place = pathlib.Path({str(folder)!r}, {where!r})
 place.mkdir(exist_ok=True)
@@ -171,7 +170,7 @@ if subprocess.call(["mount", "-t", "tmpfs", "none", str(place)]):
     sys.exit("cannot")
 user_jobs.UserJobs(config.Config(*{tuple(node.settings)!r}), None).set_up()
 """
-    done = subprocess.run(["unshare", "-m", sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = subprocess.run(in_own_mounts(script), capture_output=True, text=True, check=False)
     if "cannot" in done.stderr:
         pytest.skip("nothing can be mounted here")
     assert done.returncode == 0, done.stderr

@@ -131,17 +131,6 @@ def of_size(size: int, letter: bytes, name: str) -> dict[str, bytes]:
     return saved(tar({"file": letter * size}), name=name)
 
 
-@pytest.mark.slow
-def test_more_than_the_node_may_keep_is_refused(tmp_path: Path) -> None:
-    settings = Config(1, bundles=str(tmp_path), most_image_bytes=250 * UNIT)
-    take(settings, of_size(150 * UNIT, b"a", "a:1"), "a:1")
-    with pytest.raises(Hostile, match="2 MiB that images may take on this node 0 are free: the others have names"):
-        take(settings, of_size(150 * UNIT, b"b", "b:1"), "b:1")
-    assert find(settings, "a:1") is not None
-    forget(settings, "a:1")
-    take(settings, of_size(150 * UNIT, b"b", "b:1"), "b:1")
-
-
 def test_an_image_that_grows_when_it_is_unpacked_is_refused_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,18 +140,6 @@ def test_an_image_that_grows_when_it_is_unpacked_is_refused_before(
         with pytest.raises(Hostile, match="of the 2 MiB that images may take on this node 2 are free"):
             take(settings, MadeImage((layer,), name="a/b:1").files(packed=True))
         assert kept(settings) == []
-
-
-def test_an_image_counts_as_the_disk_counts_it_with_folders_small_files_and_links(settings: Config) -> None:
-    files = {f"folder-{number}/{name}": b"1" for number in range(100) for name in ("one", "two")}
-    found = find(settings, take(settings, saved(tar(files, link("link", "folder-0/one")))))
-    assert found is not None
-    rootfs = Path(found.rootfs)
-    disk_bytes = sum(path.lstat().st_blocks * 512 for path in rootfs.rglob("*"))
-    inodes = sum(1 for _ in rootfs.rglob("*"))
-    (stored,) = image_store._stored(str(rootfs.parent.parent))
-    assert stored.size_bytes == disk_bytes + 512 * inodes
-    assert stored.size_bytes > 150_000, "the content is 200 bytes"
 
 
 def unused(settings: Config, image_id: str, age_s: float) -> None:
@@ -197,37 +174,6 @@ def test_pushed_images_make_room_for_others_and_the_one_used_least_recently_goes
     assert find(settings, new) is not None  # a use
     with pytest.raises(Hostile, match="the others have names, or are in use"):
         take(settings, of_size(150 * UNIT, b"x", "x:1"), "x:1")
-
-
-def test_an_image_is_dropped_while_another_one_is_unpacked(settings: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An import may take an hour, and a disk that is short has no time to wait for it."""
-    old = take_pushed(settings, b"a")
-    unused(settings, old, 5000)
-    unpack_one = image_store._unpack
-    dropped: list[bool] = []
-
-    def dropping(*given: Any, **more: Any) -> None:
-        thread = threading.Thread(target=lambda: dropped.append(image_store.drop(settings, old)))
-        thread.start()
-        thread.join(60)
-        assert dropped == [True], "it waits"
-        unpack_one(*given, **more)
-
-    monkeypatch.setattr(image_store, "_unpack", dropping)
-    new = take_pushed(settings, b"b")
-    assert kept(settings) == [new.replace(":", "-")]
-
-
-@pytest.mark.slow
-def test_an_image_whose_name_means_another_by_now_makes_room(tmp_path: Path) -> None:
-    settings = Config(1, bundles=str(tmp_path), most_image_bytes=250 * UNIT)
-    first = take(settings, of_size(100 * UNIT, b"a", "a:1"), "a:1")
-    second = take(settings, of_size(60 * UNIT, b"b", "a:1"), "a:1")
-    assert not image_store.drop(settings, second), "it has a name"
-    unused(settings, first, 5000)
-    take(settings, of_size(150 * UNIT, b"c", "c:1"), "c:1")
-    assert find(settings, first) is None
-    assert find(settings, second) is not None
 
 
 def test_all_files_belong_to_root_and_none_is_setuid(settings: Config) -> None:

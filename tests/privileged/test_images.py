@@ -113,9 +113,3 @@ def test_a_save_that_fails_before_criu_has_come_takes_nothing_in(tmp_path: Path,
         shim.close()
         with caller, storage.draft("jobs/1/g") as draft, pytest.raises(NeverCame):
             capture(listener, draft, caller)
-
-
-@pytest.mark.parametrize("name", ["../descriptors.json", "/descriptors.json"])
-def test_a_restore_cannot_ask_for_parts_that_are_no_images(name: str) -> None:
-    with pytest.raises(StreamBroken):
-        parse_request(request(name))

@@ -2,22 +2,20 @@
 
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 from tests.privileged.root import only_root
+from tests.privileged.scripts import in_own_mounts
 
 from gleaner.agent.privileged.shim import mount_confinement
 
-PACKAGE = str(Path(mount_confinement.__file__).parents[4])
 SCRIPT = """
 import os, sys
-sys.path.insert(0, sys.argv[1])
 from gleaner.agent.privileged.shim import mount_confinement as confined
 from gleaner.agent.privileged.common import linux
-place = sys.argv[2]
+place = sys.argv[1]
 linux.mount_itself(place + "/root")
 confined.enter(place + "/root", place + "/work")
 below = [place, *(f"{place}/{name}" for name in ("other", "root/link", "root", "work"))]
@@ -36,8 +34,7 @@ def test_the_node_is_read_only_there_but_for_the_containers_root_and_the_working
         for name in ("root", "work", "other"):
             Path(place, name).mkdir()
         Path(place, "root", "link").symlink_to(f"{place}/other")
-        words = ["unshare", "-m", sys.executable, "-c", SCRIPT, PACKAGE, place]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        done = subprocess.run(in_own_mounts(SCRIPT, place), capture_output=True, text=True, check=False)
         made = [f"made in {path}" for path in (f"{place}/root", f"{place}/work", "/tmp")]
         assert done.stdout.splitlines() == ["Read-only file system"] * 8 + made, done.stderr
         assert not Path("/tmp/gleaner-made").exists(), "it is another one"

@@ -35,15 +35,6 @@ def test_a_folder_of_anybodys_is_opened_below_folders_of_roots(place: Path) -> N
 
 
 @only_root
-def test_a_folder_that_others_could_replace_is_not_mounted(place: Path) -> None:
-    """A user might put another folder in its place, before or after any check. See `system/test_listed_folders.py`."""
-    (place / "theirs" / "calib").mkdir(parents=True)
-    os.chown(place / "theirs", USER, 0)
-    with pytest.raises(FolderRefused, match=f"others could replace it: {place}/theirs is not root's alone"):
-        mount_folders.check(str(place / "theirs" / "calib"))
-
-
-@only_root
 def test_a_file_system_that_does_not_answer_is_missing_after_a_while(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,27 +118,6 @@ def test_a_restore_without_settings_fails_with_one_line_and_starts_nothing(shim:
 
 
 @pytest.mark.parametrize(
-    "state", [{"x": "org.gleaner.handshake"}, {"config": {"labels": ["org.gleaner.handshake", 7]}}]
-)
-def test_a_file_of_runcs_that_is_not_understood_is_named_with_what_is_wrong(
-    shim: Shim, state: dict[str, object]
-) -> None:
-    path = shim.container("c", **state) / "state.json"
-    said = shim("--root", str(shim.folder), "checkpoint", "--image-path", "/i", "c")
-    assert said.returncode == 1
-    assert said.stderr.startswith(f"gleaner-runc: {path} is not understood (")
-    assert len(said.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize("annotations", [{"org.gleaner.restore": ["yes"]}, ["org.gleaner.restore"]])
-def test_annotations_that_are_no_texts_are_named_with_their_file(shim: Shim, annotations: object) -> None:
-    said = shim("create", "--bundle", shim.bundle(annotations=annotations), "c")
-    assert said.returncode == 1
-    assert said.stderr.startswith(f"gleaner-runc: {shim.folder}/config.json is not understood (")
-    assert len(said.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
     ("controller", "file", "goes_on", "stands"),
     [
         ("freezer", "freezer.state", "THAWED\n", "FROZEN\n"),
@@ -288,19 +267,3 @@ def test_an_init_of_a_checkpoint_that_is_not_whole_is_refused(tmp_path: Path) ->
         with pytest.raises(ValueError, match=r"base85|is not whole|ASCII"):
             put_init(str(tmp_path), wrong)
     assert (tmp_path / "gleaner-init").read_bytes() == b"of this node"
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"linux": {"seccomp": {"syscalls": [{"no": "names"}]}}},
-        {"process": {"user": {"uid": "nobody's"}}},
-        {"process": {}},
-        {"mounts": None},
-    ],
-)
-def test_a_configuration_that_cannot_be_read_is_one_line_and_no_container(shim: Shim, wrong: dict[str, object]) -> None:
-    said = shim("create", "--bundle", shim.bundle(annotations=OURS, **wrong), "c")
-    assert said.returncode == 1
-    assert said.stderr.startswith("gleaner-runc: the container's configuration cannot be changed: ")
-    assert said.stderr.count("\n") == 1

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.privileged.root import only_root
+from tests.privileged.scripts import PACKAGE, python
 
 from gleaner.agent.privileged.common import symlink_guard
 from gleaner.agent.privileged.common.config import Config
@@ -110,7 +111,7 @@ def test_a_folder_on_which_something_is_mounted_is_refused(job: Path) -> None:
     place = job / "deep" / "open"
     script = (
         f"mount -t tmpfs -o uid={USER},gid={USER} none {place} || exit 9; "
-        f'exec python3 -c \'import sys; sys.path.insert(0, "{Path(symlink_guard.__file__).parents[4]}"); '
+        f'exec python3 -c \'import sys; sys.path.insert(0, "{PACKAGE}"); '
         "from gleaner.agent.privileged.common import symlink_guard as links; "
         f'links.freeze("{job}", {USER}, disk="{job.parent}")\''
     )
@@ -207,21 +208,17 @@ def test_links_are_back_before_the_processes_go_on(job: Path) -> None:
     before, own = seen(job), job.parent / "own"
     (own / "work").mkdir(parents=True)
     symlink_guard.write_records(str(own), symlink_guard.freeze(str(job), USER, disk=str(job.parent)))
-    package = Path(symlink_guard.__file__).parents[4]
     fake = "echo $what 1 >notifications; read -r answer <answers; ls -l ../job"
     fake = f"for what in post-restore pre-resume; do {fake}; done"
     script = f"""
 import socket, sys
-sys.path.insert(0, {str(package)!r})
 from gleaner.agent.privileged.shim import criu_call as criu
 criu._notify = lambda *_: True
 criu._must_not_go_on = lambda *_: None
 ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 criu._run(["sh", "-c", {fake!r}], {str(own)!r}, ours, {USER})
 """
-    said = subprocess.run(
-        [sys.executable, "-c", script], cwd=own, capture_output=True, text=True, check=True, timeout=20
-    )
+    said = subprocess.run(python(script), cwd=own, capture_output=True, text=True, check=True, timeout=20)
     assert said.stdout.count("->") == 1, "none when the first was answered, and the one when the second was"
     assert seen(job) == before
     assert not symlink_guard.has_records(str(own))
@@ -229,9 +226,8 @@ criu._run(["sh", "-c", {fake!r}], {str(own)!r}, ours, {USER})
 
 def in_own_mounts(script: str, *words: str) -> str:
     """Run a script of the shell as root in a mount namespace of its own; what it printed, or its last error."""
-    package = str(Path(symlink_guard.__file__).parents[4])
     done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", script, sys.executable, package, *words],
+        ["unshare", "-m", "sh", "-c", script, sys.executable, PACKAGE, *words],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     return done.stdout or done.stderr.strip().splitlines()[-1]

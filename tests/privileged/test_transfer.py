@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,9 +14,10 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.privileged.root import only_root
+from tests.privileged.scripts import in_own_mounts
 
 from gleaner.agent.privileged.common.config import Config
-from gleaner.agent.privileged.common.mounts import remove_tree
 from gleaner.agent.privileged.shim import head_room, transfer, written_layer
 from gleaner.agent.privileged.shim.main import Call
 from gleaner.agent.privileged.shim.transfer import check_descriptors, own_folder
@@ -57,10 +57,6 @@ def test_what_is_let_through_cannot_name_another_file_to_criu(given: list[str]) 
     assert len(found) == 3
     for stream in found:
         assert "pipe:" not in stream or stream[6:-1].isdigit()
-
-
-def test_real_descriptors_are_let_through() -> None:
-    assert check_descriptors(json.dumps(GOOD)) == GOOD
 
 
 @pytest.fixture
@@ -116,19 +112,6 @@ def test_what_a_killed_call_has_left_goes_with_the_next_and_what_is_in_use_stays
             assert own != in_use
             assert transfer.is_held(own)
         assert Path(in_use, "work").exists()
-
-
-def test_a_folder_is_held_as_long_as_its_call_lives(tmp_path: Path) -> None:
-    held = os.open(tmp_path, os.O_RDONLY)
-    assert not transfer.is_held(str(tmp_path))
-    fcntl.flock(held, fcntl.LOCK_EX)
-    assert transfer.is_held(str(tmp_path))
-    os.close(held)
-    assert not transfer.is_held(str(tmp_path))
-
-
-def test_a_folder_that_is_gone_is_held_by_nobody(tmp_path: Path) -> None:
-    assert not transfer.is_held(str(tmp_path / "gone"))
 
 
 @pytest.fixture
@@ -202,7 +185,7 @@ def test_a_link_in_the_folder_is_removed_and_not_followed(settings: Config, tmp_
     assert not Path(own).exists()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+@only_root
 def test_what_is_mounted_in_the_folder_is_unmounted_and_not_emptied(tmp_path: Path) -> None:
     """CRIU, killed in the middle of a restore, leaves the machine's cgroups there."""
     kept, folder = tmp_path / "kept", tmp_path / "folder"
@@ -211,7 +194,6 @@ def test_what_is_mounted_in_the_folder_is_unmounted_and_not_emptied(tmp_path: Pa
     (folder / "work" / "log").touch()
     script = f"""
 import subprocess, sys
-sys.path.insert(0, {str(Path(transfer.__file__).parents[4])!r})
 from gleaner.agent.privileged.common.mounts import remove_tree
 subprocess.check_call(["mount", "-t", "tmpfs", "x", {str(kept)!r}])
 subprocess.check_call(["mkdir", {str(kept / "inside")!r}])
@@ -220,12 +202,8 @@ remove_tree({str(folder)!r})
 import os
 print(os.path.isdir({str(kept / "inside")!r}), os.path.exists({str(folder)!r}))
 """
-    said = subprocess.run(["unshare", "-m", sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    said = subprocess.run(in_own_mounts(script), capture_output=True, text=True, check=False)
     assert said.stdout == "True False\n", said.stderr
-
-
-def test_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:
-    remove_tree(str(tmp_path / "nothing"))
 
 
 @pytest.mark.parametrize("end", ["", "soon", "nan", "-1", "0"])

@@ -89,11 +89,6 @@ def test_what_a_user_calls_a_job_says_nothing_about_it(node: Node) -> None:
     assert "not yours" in node.ask(ALICE, do="admit", slurm_job="66")["why"]
 
 
-def test_a_container_as_large_as_the_job_is_admitted_up_to_its_image(node: Node) -> None:
-    said = node.ask(ALICE, **wanted())
-    assert (said["kind"], said["why"]) == ("image", "the image pi:1 is not on the node")
-
-
 TOO_MUCH: dict[str, dict[str, Any]] = {
     "3 CPUs are more": {"cpus": 3},
     "1001 MiB are more": {"memory_mib": 1001},

@@ -44,11 +44,6 @@ def symbols(area: bytes) -> list[int]:
     ]
 
 
-def test_the_kernels_own_is_well() -> None:
-    assert flaw(OWN) is None
-    assert len(symbols(OWN)) >= 4
-
-
 @pytest.mark.parametrize("where", [len(OWN) - 15, len(OWN), -1 & (1 << 64) - 1, START, 1 << 63])
 def test_no_function_lies_outside(where: int) -> None:
     for at in symbols(OWN):

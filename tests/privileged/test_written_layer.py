@@ -5,7 +5,6 @@ import io
 import os
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.privileged.root import only_root
+from tests.privileged.scripts import in_own_mounts
 
 from gleaner.agent.privileged.shim import written_layer
 from gleaner.agent.privileged.shim.written_layer import Layers, NotTaken, layers_of_mount
@@ -117,11 +117,10 @@ def test_folders_are_those_that_the_mount_names() -> None:
 
 ON_OVERLAY = """
 import os, shutil, subprocess, sys
-sys.path.insert(0, sys.argv[1])
 from gleaner.agent.privileged.common import config, mounts
 from gleaner.agent.system.tar_policy import SizeLimit
 from gleaner.agent.privileged.shim import written_layer
-place = sys.argv[2]
+place = sys.argv[1]
 subprocess.check_call(["mount", "-t", "tmpfs", "x", place])
 os.chdir(place)
 for name in ("low/d/a", "low/d/b", "top/d/c", "low/e/f"):
@@ -153,9 +152,7 @@ print("--", os.path.samefile(second + "/d/b/new", second + "/e/other"), end="")
 
 @only_root
 def test_what_was_written_on_an_overlay_of_several_layers_comes_back_on_another(tmp_path: Path) -> None:
-    package = str(Path(written_layer.__file__).parents[4])
-    words = ["unshare", "-m", sys.executable, "-c", ON_OVERLAY, package, str(tmp_path)]
-    said = subprocess.run(words, capture_output=True, text=True, check=False)
+    said = subprocess.run(in_own_mounts(ON_OVERLAY, str(tmp_path)), capture_output=True, text=True, check=False)
     first, second, same = said.stdout.split("--")
     assert first.split() == second.split() != [], said.stderr
     assert "new" in first

@@ -1,18 +1,14 @@
-"""The readers of Slurm, PySlurm and munge in control, and those between control and its Slurm admin service."""
+"""The readers of Slurm's and munge's words in control."""
 
-from tests.readers.reader import Reader, as_json, at
+from tests.readers.reader import Reader
 from tests.slurm.records import WORD, short_table
 
-from gleaner.agent.privileged.common import request
 from gleaner.agent.system.untrusted import text_of
 from gleaner.control import hostlist
-from gleaner.control.slurm import accounted_month, accounting, munge, parse, pyslurm
+from gleaner.control.slurm import accounted_month, accounting, munge, parse
 from gleaner.control.slurm.agents_view import agents_view
-from gleaner.control.slurm.interface import ClusterError, ClusterRefused, ClusterUnavailable
+from gleaner.control.slurm.interface import ClusterError
 from gleaner.control.slurm.owners_view import owners_view
-from gleaner.control.slurm_admin import client
-from gleaner.control.slurm_admin import request as admin_request
-from gleaner.control.slurm_admin import settings as admin_settings
 
 NODES = ("n1", "idle+not_responding", "0/6/0/6", "4000", "0", "amd,fast", "up", "shared")
 JOB = (
@@ -20,20 +16,6 @@ JOB = (
     "1795232717", "1795232957", "N/A", "N/A", "7", "None", "(null)", "amd&fast", "1", "1000", "gleaner: released",
     "mine gleaner:preemptible", "my|own\njob",
 )  # fmt: skip
-PYSLURM = {
-    "nodes": [
-        {
-            "NodeList": "n1", "CPUsState": "0/0/0/6", "Memory": 4000, "StateComplete": "idle+drain", "Available": "up",
-            "PartitionName": "gleaner",
-        }
-    ],
-    "jobs": [
-        {
-            "JobArrayID": 7, "Name": "gleaner-a", "State": "RUNNING", "Partition": "gleaner", "NodeList": "n1",
-            "SubmitTime": 1, "StartTime": 2, "EndTime": None,
-        }
-    ],
-}  # fmt: skip
 
 
 def table(*rows: tuple[str, ...]) -> bytes:
@@ -65,20 +47,6 @@ SLURM = (
         ),
     ),
     Reader(
-        "one job",
-        lambda content, _: [parse.parse_job(text_of(content), WORD, name) for name in ("11_3", "7")],
-        (ClusterError,),
-        (table(JOB, JOB),),
-    ),
-    Reader("job ids", lambda content, _: parse.parse_ids(text_of(content)), (ClusterError,), (b"11\n12\n",)),
-    Reader("sbatch", lambda content, _: parse.parse_submitted(text_of(content)), (ClusterError,), (b"4711;cluster\n",)),
-    Reader(
-        "scontrol show config",
-        lambda content, _: accounting.enforced(text_of(content)),
-        (ClusterError,),
-        (b"A = 1\nAccountingStorageEnforce = associations,limits\n",),
-    ),
-    Reader(
         "sacct",
         lambda content, _: accounted_month.parse(text_of(content).splitlines(), begin_s=0, end_s=999, own=4200),
         (),
@@ -93,42 +61,10 @@ SLURM = (
         (b"c|x|a||1\nc|a|b||1\nc|b|a||1\n", b"c|a|root||" + b"9" * 400),
     ),
     Reader(
-        "PySlurm",
-        lambda content, _: pyslurm.parse_look(text_of(content), read_s=1.0),
-        (ClusterError,),
-        (as_json(PYSLURM),),
-    ),
-    Reader(
         "unmunge",
         lambda content, _: munge.parsed(text_of(content)),
         (munge.MungeAway,),
         (b"STATUS:   0\nENCODE_TIME:  5\nDECODE_TIME:  6\nUID:   1000\n\nUID: 0\n",),
-    ),
-    Reader(
-        "the Slurm admin service's answer",
-        lambda content, _: client.check_answer(content),
-        (ClusterRefused, ClusterUnavailable),
-        (b'{"ok": true}\n',),
-    ),
-    Reader(
-        "a request to the Slurm admin service",
-        lambda content, _: admin_request.parse(content),
-        (request.Refused,),
-        (
-            b'{"do": "release", "job": "4711_3", "top": true, "epoch": 3, "submitted_s": 1795232710}',
-            b'{"do": "drain", "nodes": ["n1", "n2"], "by": "alice"}',
-            b'{"do": "reason", "job": "7", "text": "waits"}',
-        ),
-    ),
-    Reader(
-        "slurm-admin.conf",
-        lambda content, folder: admin_settings.load(at(folder, content)),
-        (admin_settings.WrongSettings,),
-        (
-            b"control gleaner\nsocket /run/x\nheartbeat /run/y # why\npartition shared preemptible\ndrain cpu\n"
-            b"dead-after-s 300\n",
-        ),
-        (b"dead-after-s " + b"9" * 5000,),
     ),
     Reader(
         "a list of nodes",

@@ -6,7 +6,6 @@ The tests run outside of the nodes. A node's files, the engine's socket among th
 
 import dataclasses
 import io
-import json
 import os
 import platform
 import shutil
@@ -105,12 +104,6 @@ class Node:
     def switch_on(self) -> None:
         """Start a node that has ended, as it does when its engine ends. Whoever called waits until it answers."""
         subprocess.run([*nsenter.OUTER, "start", self.name], capture_output=True, check=True, timeout=120)
-
-    def is_paused(self, container: ContainerId) -> bool:
-        if self.kind == "criu":
-            state = json.loads(self.run("runc", "--root", f"{Config(1).own}-runc", "state", container))
-            return bool(state["status"] == "paused")
-        return bool(self.engine.inspect_container(container)["State"]["Paused"])
 
     def remove_behind(self, container: ContainerId) -> None:
         """Remove a container as somebody else would."""

@@ -78,9 +78,7 @@ class Shimmed:
         assert said.returncode == 0, said.stderr + said.stdout
         return said.stdout
 
-    def create(
-        self, name: str, program: str = TICKER, *, restored: bool = False, runtime: str = RUNTIME, end_s: float = 3600
-    ) -> str:
+    def create(self, name: str, *, restored: bool = False, end_s: float = 3600) -> str:
         """A container as the agent makes it; its agent ends in `end_s` seconds."""
         end = str(int(time.time() + end_s))
         annotations = {ANNOTATION_HANDSHAKE: name, ANNOTATION_END: end}
@@ -88,10 +86,10 @@ class Shimmed:
             annotations[ANNOTATION_RESTORE] = "yes"
         return self.engine.create(
             name,
-            host={"runtime": runtime, "cap_drop": ["ALL"], "security_opt": ["no-new-privileges"], "init": False},
-            annotations=annotations if runtime == RUNTIME else None,
+            host={"runtime": RUNTIME, "cap_drop": ["ALL"], "security_opt": ["no-new-privileges"], "init": False},
+            annotations=annotations,
             image=IMAGE,
-            command=[program],
+            command=[TICKER],
             user="4200:4200",
             labels=our_labels(end_s),
             hostname="gleaner",
@@ -119,13 +117,6 @@ class Shimmed:
         before = self.count(container)
         wait_for(lambda: self.count(container) > before, "it counts")
 
-    def stands_still(self, container: str, beside: str) -> bool:
-        """Return True if one container does not count while another one counts to twenty."""
-        self.until_it_counts_on(beside)  # what the container had written comes out meanwhile
-        before, end = self.count(container), self.count(beside) + 20
-        wait_for(lambda: self.count(beside) >= end, "the other one counts")
-        return self.count(container) == before
-
     def left_by_us(self) -> list[str]:
         """Return the files in the folder of root's own."""
         folder = self.node.outside(OWN)
@@ -139,11 +130,6 @@ class Shimmed:
     def kill(self, *pids: str) -> None:
         """Kill processes of the node, by their numbers there; those that have ended are no error."""
         subprocess.run(nsenter.words(self.name, "kill", "-9", *pids), capture_output=True, check=False)
-
-    def pids(self, container: str, *sought: str) -> list[str]:
-        """The processes whose command lines name this container and have all these words."""
-        said = self.run("ps", "-eo", "pid,args", "-ww").splitlines()
-        return [line.split()[0] for line in said if all(word in line for word in (container, *sought))]
 
     @contextlib.contextmanager
     def agent(self, *words: str) -> Iterator["Pretending"]:

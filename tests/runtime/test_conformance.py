@@ -3,14 +3,11 @@
 Docker with the shim, and the node helper (see `nodes.Node`).
 """
 
-import dataclasses
 import json
 import re
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -25,7 +22,6 @@ from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.runtime.criu_streams import LAYER_PART, PREFIX
 from gleaner.agent.runtime.interface import (
     LABEL_AGENT,
-    CannotCheckpoint,
     CannotRestore,
     ContainerExited,
     ContainerId,
@@ -154,35 +150,6 @@ def test_inputs_are_read_only_in_no_checkpoint_and_there_before_a_restore(pair: 
     assert [(path.stat().st_mtime_ns, sorted(one.name for one in path.iterdir())) for path in inputs] == before
 
 
-WHO = """
-import os, pwd, subprocess, time
-names = open("/etc/passwd")
-names.readline()
-def who():
-    user = pwd.getpwuid(os.getuid())
-    print(user.pw_name, user.pw_dir, subprocess.run(["whoami"], capture_output=True, text=True).stdout.strip())
-who()
-while not os.path.exists("/job/stop"):
-    time.sleep(0.02)
-print(names.readline().split(":")[0])
-who()
-print("end")
-"""
-
-
-@pytest.mark.nodes
-def test_the_user_of_a_job_has_a_name_also_after_a_restore(pair: tuple[Node, Node], work: Work) -> None:
-    container = work.start(pair[0], WHO)
-    work.until("gleaner /job gleaner")
-    saved = work.save(pair[0], container)
-    work.end(pair[0], container)
-    container = work.restore(pair[1], saved, WHO)
-    (work.folder(pair[1]) / "stop").touch()
-    assert pair[1].runtime.wait(container).exit_code == 0
-    work.read_to_end()
-    assert work.lines == ["gleaner /job gleaner", "gleaner", "gleaner /job gleaner", "end"]
-
-
 @pytest.mark.nodes
 def test_a_node_whose_init_was_compiled_differently_restores_it_all_the_same(
     pair: tuple[Node, Node], work: Work
@@ -203,19 +170,6 @@ def test_a_node_whose_init_was_compiled_differently_restores_it_all_the_same(
     (work.folder(here) / "stop").touch()
     assert here.runtime.wait(container) == End(0)
     here.runtime.remove(container)
-
-
-@pytest.mark.nodes
-def test_two_nodes_can_restore_the_same_checkpoint(pair: tuple[Node, Node], work: Work) -> None:
-    container = work.start(pair[0], COUNTER, "1")
-    work.until("10")
-    saved = work.save(pair[0], container)
-    work.end(pair[0], container)
-    for node in (*pair, pair[0]):
-        container = work.restore(node, saved, COUNTER, "1")
-        (work.folder(node) / "stop").touch()
-        assert node.runtime.wait(container).exit_code == 0
-        node.runtime.remove(container)
 
 
 DELETER = """
@@ -254,30 +208,6 @@ def test_what_the_job_has_deleted_from_its_image_stays_deleted(pair: tuple[Node,
     work.read_to_end()
     assert work.lines[0] == work.lines[1]
     assert "three" not in work.lines[0]
-
-
-CONNECTED = """
-import socket, time
-listener = socket.create_server(("127.0.0.1", 0))
-one = socket.create_connection(listener.getsockname())
-other, _ = listener.accept()
-for count in range(10_000):
-    print(count)
-    time.sleep(0.02)
-"""
-
-
-@pytest.mark.nodes
-def test_a_job_that_criu_cannot_save_says_why_in_one_line_and_goes_on(node: Node, work: Work) -> None:
-    container = work.start(node, CONNECTED)
-    work.until("5")
-    with pytest.raises(CannotCheckpoint, match="socket") as refused:
-        work.save(node, container)
-    assert "\n" not in str(refused.value)
-    assert node.is_paused(container)
-    assert work.storage.keys("") == []
-    node.runtime.unpause(container)
-    work.until(str(len(work.lines) + 20))
 
 
 @pytest.fixture
@@ -452,12 +382,6 @@ def test_a_job_has_no_rights_no_network_and_one_mount(node: Node, work: Work) ->
     assert (seen["here"], seen["greeting"], seen["terminal"], seen["cpus"]) == ("/job", "hello", False, "100000")
 
 
-@pytest.mark.nodes
-def test_memory_beyond_the_limit_ends_the_job_and_not_the_node(node: Node, work: Work) -> None:
-    container = work.start(node, "x = bytearray(1 << 30); print(len(x))", memory_mib=50)
-    assert node.runtime.wait(container) == End(137, out_of_memory=True)
-
-
 PART_TOO_LARGE = """
 import subprocess, sys
 sys.exit(3 if subprocess.run([sys.executable, "-c", sys.argv[1]]).returncode else 0)
@@ -471,57 +395,6 @@ def test_a_program_that_ends_after_a_part_of_it_met_the_memory_limit_says_so(nod
     work.end(node, container)
     container = work.start(node, PART_TOO_LARGE, "raise SystemExit(1)", memory_mib=50)
     assert node.runtime.wait(container) == End(3)
-
-
-SPEAKS = """
-import os, time
-print("ready")
-for what in ("more", "stop"):
-    while not os.path.exists(f"/job/{what}"):
-        time.sleep(0.02)
-    print(what)
-"""
-
-
-COUNTS = """
-import os, sys
-from gleaner.agent.runtime.container_processes import written_bytes
-container, user, group = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-os.setgroups([])
-os.setresgid(group, group, group)
-os.setresuid(user, user, user)
-print(written_bytes(container))
-"""
-
-
-def _written_by(container: ContainerId) -> int:
-    """Return the count that an agent sees, which runs as the jobs' user."""
-    words = [sys.executable, "-c", COUNTS, container, *map(str, USER)]
-    return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
-
-
-@pytest.mark.nodes
-def test_what_a_job_writes_is_seen_from_outside_also_when_it_has_been_saved_and_restored(
-    pair: tuple[Node, Node], work: Work
-) -> None:
-    """A save itself counts as a write."""
-    container = work.start(pair[0], SPEAKS)
-    work.until("ready")
-    saved = work.save(pair[0], container)
-    pair[0].runtime.unpause(container)
-    before = _written_by(container)
-    (work.folder(pair[0]) / "more").touch()
-    work.until("more")
-    assert _written_by(container) == before + len("more\n")
-    work.end(pair[0], container)
-    container = work.restore(pair[1], saved, SPEAKS)
-    before = _written_by(container)
-    work.lines.clear()
-    (work.folder(pair[1]) / "more").touch()
-    work.until("more")
-    assert _written_by(container) == before + len("more\n")
-    (work.folder(pair[1]) / "stop").touch()
-    assert pair[1].runtime.wait(container).exit_code == 0
 
 
 GROWS = """
@@ -605,25 +478,6 @@ def _save_and_end(node: Node, work: Work):
 
 
 @pytest.mark.nodes
-def test_output_comes_as_lines_whatever_was_written(node: Node, work: Work) -> None:
-    program = r"""
-import os
-os.write(1, b"caf\xc3\xa9\r\n\xff\x00\n\n" + b"y" * 100_000 + b"\n")
-os.write(2, b"to stderr\n")
-os.write(1, b"no end")
-"""
-    container = work.start(node, program)
-    assert node.runtime.wait(container).exit_code == 0
-    work.read_to_end()
-    assert work.split.rest() == ["no end"]
-    text = "\n".join(line for line in work.lines if line != "to stderr")
-    assert "to stderr" in work.lines
-    assert text.startswith("caf\u00e9\n\ufffd\ufffd\n\ny")
-    assert text.count("y") == 100_000
-    assert max(map(len, work.lines)) <= 65536
-
-
-@pytest.mark.nodes
 def test_a_line_begun_before_a_save_is_ended_after_the_restore(pair: tuple[Node, Node], work: Work) -> None:
     program = r"""
 import os, time
@@ -678,21 +532,3 @@ def test_containers_are_found_by_their_labels(node: Node, work: Work, kind: str)
     assert full_name(IMAGE) in facts.images
     assert facts.runtime.startswith("runc 1" if kind == "criu" else "docker 2")
     assert kind != "criu" or facts.criu  # Docker's runtime looks for it where it runs, which is not the node here
-
-
-@pytest.mark.nodes
-def test_jobs_with_a_disk_limit_all_start_when_the_first_finds_that_the_engine_has_no_quotas(
-    node: Node, work: Work
-) -> None:
-    works = [Work(work.storage) for _ in range(4)]
-
-    def start(one: Work) -> str:
-        one.folder(node)
-        return str(node.runtime.start(dataclasses.replace(one.spec("import time; time.sleep(600)"), disk_mib=64)))
-
-    with ThreadPoolExecutor(len(works)) as pool:
-        containers = list(pool.map(start, works))
-    assert {*containers} <= {*node.runtime.our_containers()}
-    for container in containers:
-        node.runtime.kill(container)
-        node.runtime.remove(container)

@@ -37,9 +37,6 @@ SAID = {
         "it has memory that CRIU cannot read, as the guard pages of threads with glibc 2.42: ask an admin for CRIU 4.2"
     ),
     "mount.c:1): Can't lookup mount=16 for fd=-3 path=/anon_hugepage (deleted)": "it has memory in huge pages (M",
-    "files-ext.c:94): Can't dump file 3 of that type [600] (anon anon_inode:[userfaultfd])": (
-        "it has something open or mapped that cannot be saved (anon anon_inode:[userfaultfd]), as a device or a"
-    ),
     "timer.c:329): Unable to convert the notify thread id 4711": "it has a timer that sends its signal to one thread (",
     "pagemap-cache.c:54): pagemap-cache: pmc_init: Can't allocate 30064246792 bytes": "it has reserved more addresses",
     "pagemap-cache.c:209): pagemap-cache: Can't read 9397's pagemap file: No such file or directory": (

@@ -64,16 +64,3 @@ def test_a_criu_that_fails_between_two_images_is_asked_why(
         pytest.raises(expected, match=why),
     ):
         restore(agents_side, saved)
-
-
-@pytest.mark.parametrize(("images", "expected"), [(0, ipc.HandshakeFailed), (1, criu_messages.StreamBroken)])
-def test_where_roots_side_goes_without_a_word_no_error_is_its_own_cause(
-    tmp_path: Path, saved: FolderArchive, images: int, expected: type[Exception]
-) -> None:
-    with (
-        restoring(tmp_path, lambda root: root.connection.close(), images=images) as agents_side,
-        pytest.raises(expected) as raised,
-    ):
-        restore(agents_side, saved)
-    assert raised.value.__cause__ is not raised.value
-    assert isinstance(raised.value.__cause__, ipc.HandshakeFailed) is (images == 1)

@@ -12,7 +12,6 @@ from tests.runtime.nodes_harness import USER, Work
 from gleaner.agent.runtime import factory
 from gleaner.agent.runtime.criu_streams import DESCRIPTORS_PART
 from gleaner.agent.runtime.docker_runtime import DockerRuntime
-from gleaner.agent.runtime.images import PulledImages
 from gleaner.agent.runtime.interface import CannotRestore, RuntimeFault
 
 
@@ -108,29 +107,3 @@ def test_an_image_whose_load_is_broken_off_is_in_the_record_that_removes_it(
     assert runtime.drop_image(image_id)
     engine.inspect_image.side_effect = docker.errors.NotFound("gone")
     assert list(runtime.cached_images()) == []
-
-
-def test_a_look_at_the_images_does_not_forget_one_that_is_being_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The engine has it only at the end: then nothing else would ever remove it."""
-    engine = mock.Mock()
-    monkeypatch.setattr(DockerRuntime, "_connect", lambda *_: engine)
-    record = tmp_path / "pulled"
-    runtime = DockerRuntime("unix:///engine", user=(1, 1), pulled_images=record)
-    image_id = f"sha256:{'0' * 64}"
-    engine.inspect_image.side_effect = docker.errors.NotFound("not yet")
-
-    def load(_: object) -> list[object]:
-        assert list(runtime.cached_images()) == []
-        return []
-
-    engine.load_image.side_effect = load
-    runtime.load_image(image_id, iter([b"layers"]))
-    engine.inspect_image.side_effect = None
-    engine.inspect_image.return_value = {"Id": image_id, "Size": 7}
-    assert [image.name for image in runtime.cached_images()] == [image_id]
-    engine.inspect_image.side_effect = docker.errors.NotFound("gone")
-    PulledImages(record).record_pull(image_id, image_id, now_s=1.0)  # long ago: an admin has removed it
-    assert list(runtime.cached_images()) == []
-    assert PulledImages(record).read() == {}

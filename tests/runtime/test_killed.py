@@ -191,18 +191,6 @@ def test_a_save_of_which_a_part_is_killed_fails_and_the_job_can_be_saved_again(
     assert int(work.lines[reached]) == int(work.lines[reached - 1]) + 1, "it stood still from the save on"
 
 
-@pytest.mark.parametrize("kind", ["shim"])
-def test_what_goes_on_behind_dockers_back_is_not_saved(node: Node, work: Work) -> None:
-    """Else the folder would be that of a later time than the memory."""
-    container = work.start(node, TICKER)
-    work.until("10")
-    node.runtime.pause(container)
-    node.run("runc", "--root", "/run/docker/runtime-runc/moby", "resume", container)
-    with work.storage.draft("jobs/1/behind") as draft, pytest.raises(RuntimeFault, match="is not paused"):
-        node.runtime.checkpoint(container, draft)
-    work.end(node, container)
-
-
 @pytest.mark.parametrize(
     ("action", "killed"),
     [

@@ -7,10 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.runtime.account_harness import acting_as
 from tests.runtime.nodes_harness import IMAGE, USER, Node, Work, wait_for
 
-from gleaner.agent.node.disk_usage import deleted_open_files
 from gleaner.agent.privileged.common.disk_usage import DiskUse
 from gleaner.agent.runtime.docker_runtime import DockerRuntime
 from gleaner.agent.runtime.images import PulledImages, prune
@@ -81,29 +79,6 @@ time.sleep(600)
     assert node.runtime.disk_use(ContainerId("gone"), most_inodes=100) == DiskUse()
     for place in node.runtime.data_folders():
         assert subprocess.run(["stat", "-f", f"{node.root}{place}"], capture_output=True, check=False).returncode == 0
-
-
-def test_files_that_are_open_and_have_no_name_any_more_count_and_memory_does_not(node: Node, work: Work) -> None:
-    program = f"""
-import os, time
-files = [open(path, "wb") for path in ("/job/x", "/var/tmp/x", "/dev/shm/x")] + [os.fdopen(os.memfd_create("m"), "wb")]
-for file in files:
-    file.write(os.urandom({10 * MIB}))
-    file.flush()
-    os.fsync(file.fileno())
-for file in files[:3]:
-    os.unlink(file.name)
-if os.fork():
-    print("written")
-time.sleep(600)
-"""
-    container = work.start(node, program)
-    work.until("written")
-    with acting_as(*USER):
-        found = deleted_open_files([container, ContainerId("other")])
-    assert set(found) == {container}
-    assert 20 * MIB <= found[container].size_bytes < 21 * MIB
-    assert found[container].inodes == 2
 
 
 def test_to_an_engine_the_beginning_of_an_id_names_no_image(node: Node, work: Work) -> None:

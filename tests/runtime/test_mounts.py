@@ -1,13 +1,10 @@
 """Folders of the node in a job's container, in both runtimes, with real CRIU."""
 
-import dataclasses
 from pathlib import Path
 
 import pytest
 from tests.runtime.nodes_harness import USER, Node, Work
 from tests.suite.node_containers import MOUNTS
-
-from gleaner.agent.runtime.interface import MountMissing
 
 pytestmark = [pytest.mark.nodes, pytest.mark.extended]
 
@@ -86,26 +83,3 @@ def test_a_job_with_mounts_is_saved_on_one_node_and_restored_on_another_which_it
     finally:
         for node in pair:
             node.run("umount", "-l", f"{software}/below")
-
-
-@pytest.mark.parametrize("kind", ["criu"])
-def test_the_helper_mounts_nothing_that_root_does_not_name_whatever_an_agent_says(
-    pair: tuple[Node, Node], work: Work
-) -> None:
-    node, _ = pair
-    for path in ("/root", "/opt", "/opt/site/calib/inner", "/var/lib/gleaner-root"):
-        spec = dataclasses.replace(work.spec("print(1)"), mounts=(path,))
-        work.folder(node)
-        with pytest.raises(MountMissing, match=f"^{path}: it is not among the mounts in /etc/gleaner/privileged.json"):
-            node.runtime.start(spec)
-    assert node.containers() == []
-
-
-def test_a_folder_that_is_gone_is_said_by_its_name_and_leaves_no_container(pair: tuple[Node, Node], work: Work) -> None:
-    node, _ = pair
-    work.mounts = MOUNTS[:1]
-    node.run("rm", "-rf", MOUNTS[0])
-    work.folder(node)
-    with pytest.raises(MountMissing, match=f"^{MOUNTS[0]}: there is no such folder$"):
-        node.runtime.start(work.spec("print(1)"))
-    assert node.containers() == []

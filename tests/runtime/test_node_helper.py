@@ -13,7 +13,6 @@ import pytest
 from tests.runtime.account_harness import acting_as
 from tests.runtime.nodes_harness import IMAGE, USER, Node, Work, wait_for
 from tests.runtime.shim_harness import Engine
-from tests.runtime.test_conformance import COUNTER
 
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.runtime.criu_streams import during_handshake, save
@@ -164,30 +163,6 @@ def test_a_job_may_write_more_lines_than_are_read_at_once(node: Node, work: Work
     assert node.runtime.wait(container).exit_code == 0
     work.read_to_end()
     assert [line.split()[0] for line in work.lines] == [str(number) for number in range(200_000)]
-
-
-def test_what_one_runtime_has_saved_the_other_restores(pair: tuple[Node, Node], work: Work) -> None:
-    here, there = pair[0], Node(pair[1].name, "shim")
-    container = work.start(here, COUNTER, "5")
-    for _ in range(4):
-        work.until(str(len(work.lines) + 5))
-        saved = work.save(here, container)
-        work.end(here, container)
-        here, there = there, here
-        container = work.restore(here, saved, COUNTER, "5")
-    (work.folder(here) / "stop").touch()
-    assert here.runtime.wait(container).exit_code == 0
-    work.read_to_end()
-    assert work.lines == ["start", *(str(number) for number in range(len(work.lines) - 2)), "end"]
-
-
-def test_a_folder_that_is_not_the_agents_is_not_mounted(node: Node, work: Work) -> None:
-    place = work.folder(node)
-    place.rmdir()
-    place.mkdir()  # root's
-    with pytest.raises(RuntimeFault, match="agent's own"):
-        node.runtime.start(work.spec("x"))
-    assert node.containers() == []
 
 
 @pytest.mark.parametrize(

@@ -290,30 +290,3 @@ def test_an_archive_with_one_wrong_byte_or_cut_off_is_a_whole_image_or_refused(
         assert str(error)
         return
     assert [digest(b"".join(content(layer))) for layer in image.layers] == [layer.diff_id for layer in image.layers]
-
-
-@settings(deadline=None)
-@given(st.binary(max_size=2000))
-def test_no_bytes_at_all_are_more_than_one_refusal(archive: bytes) -> None:
-    refused(archive)
-
-
-JSONS = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["Config", "Layers", "manifests", "digest", "layers", "config", "rootfs", "diff_ids"]),
-            inner,
-            max_size=3,
-        )
-    ),
-    max_leaves=8,
-)
-
-
-@pytest.mark.slow
-@settings(deadline=None, max_examples=150)
-@given(st.sampled_from(["manifest.json", "index.json"]), JSONS)
-def test_any_json_in_place_of_the_table_of_contents_is_refused(name: str, said: object) -> None:
-    refused(tar({k: v for k, v in GOOD.oci_files().items() if k != "index.json"} | {name: json.dumps(said).encode()}))

@@ -79,29 +79,6 @@ def deleted(path: Path) -> None:
     os.mknod(path, stat.S_IFCHR, 0)
 
 
-def test_an_image_of_several_layers_is_looked_at_as_overlay_shows_it(
-    upper: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("low/old/low", "low/old/one", "middle/old/middle", "top/old/top", "top/old/sub"):
-        (tmp_path / name).mkdir(parents=True)
-    deleted(tmp_path / "top" / "old" / "one")
-    layers = [tmp_path / name for name in ("top", "middle", "low")]
-    (upper / "old" / "sub").mkdir(parents=True)
-    opaque = [(upper / "old").stat().st_ino]
-    monkeypatch.setattr(tar_pack, "_is_opaque", lambda folder: os.fstat(folder).st_ino in opaque)
-
-    def gone() -> list[str]:
-        return sorted(name for name, member in packed(upper, *layers).items() if member.ischr())
-
-    assert gone() == ["old/low", "old/middle", "old/top"]
-    opaque.append((tmp_path / "middle" / "old").stat().st_ino)
-    assert gone() == ["old/middle", "old/top"]
-    (tmp_path / "middle" / "old" / "middle").rmdir()
-    (tmp_path / "middle" / "old").rmdir()
-    deleted(tmp_path / "middle" / "old")
-    assert gone() == ["old/top"]
-
-
 def test_a_mark_deletes_what_the_image_has_there(upper: Path, tmp_path: Path) -> None:
     deleted(upper / "old")
     (upper / "new").touch()

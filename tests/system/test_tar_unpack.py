@@ -158,11 +158,6 @@ def test_what_is_too_much_is_refused_before_it_is_written(target: Path) -> None:
     put(target, ("big", FILE, "x" * 1000), limit=SizeLimit(1000))
 
 
-def test_a_folder_may_be_replaced_by_a_later_member(target: Path) -> None:
-    put(target, ("a", DIR, ""), ("a/b", DIR, ""), ("a", FILE, "1"), ("c", DIR, ""), ("c", LINK, "a"))
-    assert seen(target) == {"a": "1", "c": "->a"}
-
-
 def test_folders_have_their_times_and_modes_whatever_is_put_into_them_later(target: Path) -> None:
     put(target, ("a", DIR, ""), ("a/b", FILE, "1"), ("f", FIFO, ""), pax_headers={"mtime": "7.000000001"}, mode=0o751)
     facts = [(target / name).stat() for name in ("a", "a/b", "f")]

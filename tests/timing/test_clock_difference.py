@@ -40,11 +40,3 @@ def test_after_a_clock_was_set_only_the_answers_since_count(before_s: float, aft
     quick = [(0.25, 0.25)] * 3
     found_s = least_ahead_s(exchanges(quick, before_s) + exchanges(quick, after_s))
     assert abs(found_s - after_s) <= 0.25
-
-
-def test_without_an_answer_nothing_is_said() -> None:
-    assert least_ahead_s([]) == 0.0
-
-
-def test_a_clock_that_is_set_while_control_answers_says_nothing() -> None:
-    assert least_ahead_s([Exchange(100.0, 50.0, 20.0)]) == 0.0

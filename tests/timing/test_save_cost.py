@@ -1,6 +1,5 @@
 """The cost of a save, and what an agent expects of its saves."""
 
-import math
 from collections.abc import Sequence
 
 import pytest
@@ -27,7 +26,6 @@ from gleaner.agent.timing.save_cost import (
     SaveEstimates,
     fit,
     safety,
-    sample,
 )
 
 samples = st.lists(st.builds(CostSample, mib=st.floats(1, 1e6), took_s=st.floats(0, LONGEST_S)), max_size=20)
@@ -74,16 +72,6 @@ def test_a_guess_is_pessimistic_and_says_so_until_this_node_has_saved() -> None:
     assert estimates.all_s(six) == pytest.approx(MEASURED_SAFETY * 3.0)
 
 
-def test_of_saves_as_large_as_those_that_were_measured_nothing_is_expected_but_what_these_took() -> None:
-    """Time that is reserved computes nothing, and four waves of saves had half a second each too much."""
-    estimates = SaveEstimates(Way.SHIM, at_once=2)
-    for took_s in (0.7, 0.9, 0.8):
-        estimates.note(Load(28 * MIB, Way.SHIM), at_once=2, took_s=took_s)
-    eight = [Load(28 * MIB, Way.SHIM)] * 8
-    assert estimates.expected_s(eight[0], at_once=2) == pytest.approx(0.8)
-    assert estimates.all_s(eight, with_safety=False) == pytest.approx(4 * 0.8)
-
-
 def test_estimates_that_were_far_off_or_a_save_that_was_late_call_for_new_measurements() -> None:
     measured = of_node(100).model_copy(update={"errors": (1.0, 0.9, 1.1)})
     for worse in ({"late": True}, {"errors": (1.0, 2.5, 3.0)}, {"errors": (1.0,) * 6 + (2.1, 2.2, 2.3)}):
@@ -119,14 +107,6 @@ def test_earlier_measurements_count_as_ten_own_ones_at_most() -> None:
     assert fitted(own, earlier[:5]).time_s(100) == pytest.approx(25 / 15)
 
 
-def test_savers_on_other_nodes_count_where_no_boundary_has_been_measured() -> None:
-    alone, crowded = SaveEstimates(Way.SHIM, at_once=1), SaveEstimates(Way.SHIM, at_once=1)
-    crowded.learn(NodeRates(saves_elsewhere=15))
-    assert crowded.all_s([gib(1)]) == 2 * alone.all_s([gib(1)])
-    crowded.learn(of_node(100).model_copy(update={"saves_elsewhere": 15}))
-    assert crowded.all_s([gib(1)]) == pytest.approx(MEASURED_SAFETY * 10.24)
-
-
 def test_all_jobs_of_the_node_share_its_rate_and_those_that_save_themselves_do_so_meanwhile() -> None:
     estimates = SaveEstimates(Way.SHIM, at_once=2, assumed_mib_s=1024)
     estimates.learn(of_node(1024))
@@ -134,13 +114,6 @@ def test_all_jobs_of_the_node_share_its_rate_and_those_that_save_themselves_do_s
     assert estimates.all_s([gib(1)] * 4) == pytest.approx(alone_s, rel=0.2)
     assert estimates.all_s([gib(4), gib(0.1, Way.SELF)]) == alone_s
     assert estimates.all_s([]) == 0
-
-
-def test_a_save_among_others_tells_the_same_of_the_node_as_one_alone() -> None:
-    alone, among = SaveEstimates(Way.SHIM, at_once=1), SaveEstimates(Way.SHIM, at_once=4)
-    alone.note(gib(4), at_once=1, took_s=8.0)
-    among.note(gib(1), at_once=4, took_s=8.0)
-    assert among.expected_s(gib(1), at_once=4) == alone.expected_s(gib(4))
 
 
 def test_a_node_that_has_saved_only_tiny_jobs_is_not_taken_to_be_far_too_slow_for_a_large_one() -> None:
@@ -151,10 +124,6 @@ def test_a_node_that_has_saved_only_tiny_jobs_is_not_taken_to_be_far_too_slow_fo
     for tiny in (0, 100 * 1024):
         assert estimates.expected_s(Load(tiny, Way.SHIM)) == pytest.approx(1.0)
         assert estimates.all_s([Load(tiny, Way.SHIM)] * 5) > 5.0
-
-
-def test_a_time_that_no_clock_has_measured_counts_as_a_day() -> None:
-    assert sample(MIB, at_once=1, took_s=1e308).took_s == LONGEST_S
 
 
 @given(st.floats(0, 1e6), samples, samples)
@@ -171,11 +140,6 @@ def test_more_memory_never_takes_less_time_and_no_rate_is_absurd(
     assert cost.all_s([0] * 5, at_once=2) >= 3 * LEAST_FIXED_S
 
 
-@pytest.mark.parametrize(("took_s", "mib_s"), [(0.0, FASTEST_MIB_S), (LONGEST_S, SLOWEST_MIB_S)])
-def test_a_save_that_took_no_time_or_a_day_gives_a_rate_that_can_be_worked_with(took_s: float, mib_s: float) -> None:
-    assert fitted([CostSample(16, took_s)]) == SaveCost(0.0, mib_s)
-
-
 @given(st.lists(st.floats(0, 1e6), max_size=30))
 def test_safety_has_its_bounds_whatever_estimates_were_worth(errors: list[float]) -> None:
     assert LEAST_SAFETY <= safety(errors, at_least=MEASURED_SAFETY) <= MOST_SAFETY
@@ -188,17 +152,6 @@ def test_saves_that_follow_a_line_give_that_line(fixed_s: float, mib_s: float, s
         cost = fitted(on_line(line, *sizes_mib))
         for mib in sizes_mib:
             assert cost.time_s(mib) == pytest.approx(line.time_s(mib), abs=1e-3)
-
-
-def test_saves_of_one_size_count_as_growing_with_the_size() -> None:
-    cost = fitted([CostSample(200, 2.0), CostSample(201, 2.0), CostSample(199, 2.0)])
-    assert (cost.fixed_s, cost.mib_s) == (0, pytest.approx(100, rel=0.01))
-
-
-def test_a_time_that_does_not_grow_is_a_fixed_one() -> None:
-    cost = fitted([CostSample(100, 3.0), CostSample(1000, 3.0), CostSample(5000, 3.0)])
-    assert cost.time_s(100) == pytest.approx(3.0, abs=0.3)
-    assert math.isfinite(cost.mib_s)
 
 
 @pytest.mark.parametrize("pair", ["[0, 1]", "[-1, 1]", "[1, -1]", "[NaN, 1]", "[1, NaN]", "[1e300, 1]", "[1, 1e300]"])

@@ -22,12 +22,3 @@ def test_all_saves_of_an_attempt_count_together_and_the_computing_between_them_t
     told = times.slice()
     assert (told.start_s, told.restore_s, told.compute_s, told.save_s) == (1, 2, 25, 3)
     assert times.has_run
-
-
-def test_a_slice_that_never_ran_only_started() -> None:
-    clock = FakeClock(100)
-    times = Stopwatch(clock)
-    clock.advance(7)
-    told = times.slice()
-    assert (told.start_s, told.restore_s, told.compute_s, told.save_s) == (7, 0, 0, 0)
-    assert not times.has_run

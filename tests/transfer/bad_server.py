@@ -4,13 +4,13 @@ import datetime
 import gzip
 import ssl
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -37,6 +37,10 @@ class BadServer:
     """The header that `private` wants to see."""
     moved_to: str = ""
     """The URL to which `led` is redirected."""
+    files: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    """What was put there. With `moved_to`, each PUT is redirected once to that place with its path."""
+    refuses: dict[str, int] = field(default_factory=dict[str, int])
+    """The answers to all requests (`PUT`), or to `PUT PATH`."""
     refuses_with: str = ""
     """The code with which `refused` is answered, in the form of S3."""
 
@@ -49,25 +53,16 @@ class BadServer:
 
 
 @contextmanager
-def bad_server(
-    place: Path,
-    handler: type[BaseHTTPRequestHandler] | None = None,
-    made: BadServer | None = None,
-    *,
-    names: Sequence[str] = ("127.0.0.1", "localhost"),
-    is_expired: bool = False,
-) -> Iterator[BadServer]:
-    """Serve until the end. Another `handler` finds what it notes in `self.server.made`."""
+def bad_server(place: Path) -> Iterator[BadServer]:
+    """Serve until the end."""
     certificate, key = place / "cert.pem", place / "key.pem"
-    _write_certificate(certificate, key, names, is_expired=is_expired)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler or _Handler)
+    _write_certificate(certificate, key)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(certificate, key)
     server.socket = tls.wrap_socket(server.socket, server_side=True)
     server.daemon_threads = True
-    made = made or BadServer(0, certificate)
-    made.port, made.certificate = server.server_port, certificate
-    server.made = made  # type: ignore[attr-defined]
+    server.made = made = BadServer(server.server_port, certificate)  # type: ignore[attr-defined]
     running = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     running.start()
     try:
@@ -79,56 +74,24 @@ def bad_server(
         server.server_close()
 
 
-def _write_certificate(certificate: Path, key: Path, names: Sequence[str], *, is_expired: bool) -> None:
+def _write_certificate(certificate: Path, key: Path) -> None:
     secret, subject = (
         ec.generate_private_key(ec.SECP256R1()),
         x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "here")]),
     )
+    names = [x509.IPAddress(ip_address("127.0.0.1")), x509.DNSName("localhost")]
     now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
     made = (
         x509.CertificateBuilder(subject, subject, secret.public_key(), x509.random_serial_number())
         .not_valid_before(now - 3 * day)
-        .not_valid_after(now - day if is_expired else now + day)
-        .add_extension(x509.SubjectAlternativeName([_name(name) for name in names]), critical=False)
+        .not_valid_after(now + day)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(secret, hashes.SHA256())
     )
     certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
     plain = serialization.NoEncryption()
     key.write_bytes(secret.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain))
-
-
-def _name(name: str) -> x509.GeneralName:
-    return x509.IPAddress(ip_address(name)) if name[0].isdigit() else x509.DNSName(name)
-
-
-@contextmanager
-def plain_server() -> Iterator[BadServer]:
-    """Serve without TLS at an address of this machine that no list names, until the end."""
-    server = ThreadingHTTPServer(("127.0.0.2", 0), _PlainHandler)
-    server.made = made = BadServer(server.server_port, Path())  # type: ignore[attr-defined]
-    running = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    running.start()
-    try:
-        yield made
-    finally:
-        server.shutdown()
-        running.join()
-        server.server_close()
-
-
-class _PlainHandler(BaseHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def do_GET(self) -> None:
-        self.server.made.asked.append(f"{self.command} {self.path}")  # type: ignore[attr-defined]
-        self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(CONTENT)
-
-    do_PUT = do_GET
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -190,6 +153,23 @@ class _Handler(BaseHTTPRequestHandler):
             case _:
                 self._answer(200, **{"Content-Length": str(len(made.content))})
                 self.wfile.write(made.content)
+
+    def do_PUT(self) -> None:
+        made: BadServer = self.server.made  # type: ignore[attr-defined]
+        path = unquote(urlsplit(self.path).path)
+        made.asked.append(f"PUT {path}")
+        made.credentials.append((self.path, self.headers.get("Authorization")))
+        status = made.refuses.get(f"PUT {path}", 0) or made.refuses.get("PUT", 0)
+        if status == 403:  # before it has taken anything
+            self._answer(status)
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        if status and status != 403:
+            self._answer(status)
+        elif made.moved_to and "elsewhere" not in self.path:
+            self._answer(307, Location=f"{made.moved_to}{self.path}?elsewhere")
+        elif not status:
+            made.files[path] = content
+            self._answer(201)
 
     def _answer(self, status: int, **headers: str) -> None:
         self.send_response(status)

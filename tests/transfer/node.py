@@ -3,7 +3,7 @@
 import hashlib
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,30 +19,11 @@ from gleaner.agent.transfer.file_transfers import Transfers
 from gleaner.agent.transfer.process import TransferFailure
 
 
-class MovedClock(SystemClock):
-    """The system's clock, ahead by what a test says."""
-
-    ahead_s = 0.0
-
-    def monotonic_s(self) -> float:
-        return super().monotonic_s() + self.ahead_s
-
-    def go_ahead_after(self, event: threading.Event) -> None:
-        """Be an hour ahead when the event has come."""
-
-        def waiting() -> None:
-            assert event.wait(120)
-            self.ahead_s = 3600.0
-
-        threading.Thread(target=waiting).start()
-
-
 @dataclass
 class Node:
     """A node with the job 7, whose attempt 2 has a result."""
 
     place: Path
-    clock: MovedClock = field(default_factory=MovedClock)
     reserve_bytes: int = 0
 
     def write(self, files: Mapping[str, bytes]) -> None:
@@ -92,7 +73,9 @@ class Node:
 
     def transfers(self) -> Transfers:
         work = self.place / "work"
-        return Transfers(("control.example",), self.reserve_bytes, self.clock, self.place / "storage", work, work / "a")
+        return Transfers(
+            ("control.example",), self.reserve_bytes, SystemClock(), self.place / "storage", work, work / "a"
+        )
 
 
 def given(secret: Credential | None) -> CredentialGiven | None:

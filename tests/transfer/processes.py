@@ -6,6 +6,9 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+import boto3
 
 
 def children() -> set[str]:
@@ -38,3 +41,18 @@ def s3_running(certificate: Path) -> Generator[int]:
         assert server.stdout
         yield int(server.stdout.readline())
         server.stdin.close()
+
+
+def client(port: int, certificate: Path) -> Any:
+    """Return a client of that server."""
+    return boto3.client(
+        "s3", endpoint_url=f"https://127.0.0.1:{port}", region_name="us-east-1", verify=str(certificate),
+        aws_access_key_id="any", aws_secret_access_key="any",
+    )  # fmt: skip
+
+
+def objects(port: int, certificate: Path, prefix: str) -> dict[str, bytes]:
+    """Return the objects of its bucket below a prefix."""
+    bucket = client(port, certificate)
+    keys = [one["Key"] for one in bucket.list_objects_v2(Bucket="bucket", Prefix=prefix).get("Contents", [])]
+    return {key.removeprefix(prefix): bucket.get_object(Bucket="bucket", Key=key)["Body"].read() for key in keys}

@@ -3,11 +3,12 @@
 import sys
 import threading
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
-import boto3
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from tests.transfer.bad_server import CONTENT
+from tests.transfer.processes import client
 from werkzeug.serving import make_server
 
 BUCKET, KEY = "bucket", "a/b.lhe"
@@ -39,12 +40,9 @@ def main(certificate: str, key: str) -> None:
     app = Misbehaving(DomainDispatcherApplication(create_backend_app))
     server = make_server("127.0.0.1", 0, app, threaded=True, ssl_context=(certificate, key))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    client = boto3.client(
-        "s3", endpoint_url=f"https://127.0.0.1:{server.server_port}", region_name="us-east-1", verify=certificate,
-        aws_access_key_id="any", aws_secret_access_key="any",
-    )  # fmt: skip
-    client.create_bucket(Bucket=BUCKET)
-    client.put_object(Bucket=BUCKET, Key=KEY, Body=CONTENT)
+    made = client(server.server_port, Path(certificate))
+    made.create_bucket(Bucket=BUCKET)
+    made.put_object(Bucket=BUCKET, Key=KEY, Body=CONTENT)
     sys.stdout.write(f"{server.server_port}\n")
     sys.stdout.flush()
     sys.stdin.read()

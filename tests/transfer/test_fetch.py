@@ -4,8 +4,6 @@ import dataclasses
 import hashlib
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from tests.transfer.bad_server import CONTENT, BadServer, bad_server
+from tests.transfer.bad_server import CONTENT, BadServer
 from tests.transfer.node import Node
 from tests.transfer.processes import children
 
@@ -107,20 +105,9 @@ def test_what_may_pass_is_one_line_too(server: BadServer) -> None:
     assert failure(TemporaryFailure, Asked("https://127.0.0.1:1/a", access)).startswith("https://127.0.0.1:1/a: ")
 
 
-@pytest.mark.parametrize(
-    ("name", "is_expired", "line"),
-    [
-        ("127.0.0.1", False, "self-signed"),
-        ("127.0.0.2", False, "IP address mismatch"),
-        ("127.0.0.1", True, "expired"),
-    ],
-)
-def test_a_certificate_must_be_vouched_for_name_the_host_and_be_valid(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_expired: bool, line: str
-) -> None:
-    with bad_server(tmp_path, names=[name], is_expired=is_expired) as server:
-        monkeypatch.setenv("SSL_CERT_FILE", "/dev/null" if line == "self-signed" else str(server.certificate))
-        assert line in failure(TemporaryFailure, request(server, "good"))
+def test_a_certificate_must_be_vouched_for(server: BadServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "/dev/null")
+    assert "self-signed" in failure(TemporaryFailure, request(server, "good"))
     assert server.asked == []
 
 
@@ -237,28 +224,3 @@ def test_limits_of_size_time_and_room_end_a_fetch(source: str, server: BadServer
     ):
         node.fetch(server.url("silent"), tmp_path / "silent", silent_s=1.0)
     assert children() <= before
-
-
-_PROGRAM = """
-import resource, sys, threading
-from pathlib import Path
-from gleaner.agent.common.clock import SystemClock
-from gleaner.agent.messages import FetchRules, UrlInput
-from gleaner.agent.transfer.file_transfers import Transfers
-url, allowed, into = sys.argv[1:]
-rules = FetchRules(allowed=(allowed,), largest_bytes=2**40, total_s=600, silent_s=300)
-transfers = Transfers((), 0, SystemClock(), Path("/nowhere"), Path("/nowhere"), Path("/nowhere"))
-transfers.fetch(UrlInput(name="a", url=url), Path(into), rules, threading.Event())
-own = next(line for line in open("/proc/self/status") if line.startswith("VmHWM:")).split()[1]
-print(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
-"""
-"""Its own peak is not that of `getrusage`, which counts what the process was before it was this program."""
-
-
-@pytest.mark.extended
-def test_a_large_file_takes_little_memory(server: BadServer, tmp_path: Path) -> None:
-    server.content = bytes(2**30)
-    program = [sys.executable, "-c", _PROGRAM, server.url("good"), server.allowed[0], str(tmp_path / "a")]
-    said = subprocess.run(program, check=True, capture_output=True, text=True, timeout=280).stdout
-    assert (tmp_path / "a").stat().st_size == 2**30
-    assert sum(map(int, said.split())) < 200 * 1024

@@ -1,4 +1,4 @@
-"""Real servers of XRootD for tests, a relay that breaks off or hangs, and tokens that the server believes."""
+"""Real servers of XRootD for tests, a relay that breaks off, and tokens that the server believes."""
 
 import base64
 import json
@@ -59,7 +59,7 @@ def xrootd(place: Path, name: str, *directives: str) -> Iterator[int]:
 
 @dataclass
 class Relay:
-    """Passes bytes on to a server until it has passed so many of the answer; then it breaks off, or hangs."""
+    """Passes bytes on to a server until it has passed so many of the answer; then it breaks off."""
 
     port: int
     to: int
@@ -67,9 +67,6 @@ class Relay:
     passes_bytes: int = 0
     passes_later_bytes: int = 0
     """As many are passed of each connection after the next one."""
-    hangs: bool = False
-    has_passed: threading.Event = field(default_factory=threading.Event)
-    """Set when it has passed them."""
     held: list[socket.socket] = field(default_factory=list[socket.socket])
 
 
@@ -90,10 +87,8 @@ def relay_to(port: int, passes_bytes: int = 0) -> Iterator[Relay]:
         def answering(server: socket.socket, client: socket.socket) -> None:
             passes_bytes, made.passes_bytes = made.passes_bytes, made.passes_later_bytes
             _pass(server, client, passes_bytes)
-            made.has_passed.set()
-            if not made.hangs:
-                with suppress(OSError):
-                    client.shutdown(socket.SHUT_RDWR)
+            with suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
 
         threading.Thread(target=accepting, daemon=True).start()
         try:

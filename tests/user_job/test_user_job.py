@@ -26,7 +26,7 @@ from gleaner.agent.job import lifecycle
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.job_spec import JobSpec
 from gleaner.agent.messages import Assignment, Checkpoint
-from gleaner.agent.node.facts import cannot_ask_passcred, node_facts
+from gleaner.agent.node.facts import node_facts
 from gleaner.agent.privileged.common.slurm_job import JobHandle, SlurmJobRecord, parse
 from gleaner.agent.runtime.interface import ContainerId, ContainerSpec
 from gleaner.agent.user_job import main, program, slurm_reporter
@@ -97,7 +97,7 @@ def catalog(place: Path, what: str = "p") -> Catalog:
     return Catalog(place / "home" / "cluster", 66, what)
 
 
-def saved(at: Catalog, attempt: int, number: int, chain: str | None = None) -> Checkpoint:
+def saved(at: Catalog, attempt: int, number: int) -> Checkpoint:
     with at.storage.draft(f"jobs/66/attempt-{attempt}/checkpoint-{number}") as draft:
         draft.add("folder.tar", [b"x"])
         published = draft.publish({})
@@ -107,7 +107,6 @@ def saved(at: Catalog, attempt: int, number: int, chain: str | None = None) -> C
         digest=published.digest,
         size_bytes=published.size_bytes,
         log_lines=0,
-        chain=chain,
     )
     at.record_checkpoint(found)
     return found
@@ -128,15 +127,6 @@ def test_the_newest_two_checkpoints_stay_and_nothing_after_the_end(tmp_path: Pat
     at.clear()
     assert not (at.root / "jobs").exists()
     assert [one.name for one in (at.root / ".broken").iterdir()] == ["jobs--661--attempt-1--checkpoint-1--0"]
-
-
-def test_besides_the_newest_two_the_newest_that_shares_no_file_with_the_newest_stays(tmp_path: Path) -> None:
-    at = catalog(tmp_path)
-    at.set_up(is_first=True, now_s=0)
-    for number in range(1, 8):
-        saved(at, 1, number, chain="1/1" if number < 4 else "1/4")
-    assert [one.number for one in at.latest()] == [7, 6, 3]
-    assert [key[-1] for key in at.storage.keys("jobs/66")] == ["3", "6", "7"]
 
 
 def test_older_checkpoints_go_only_when_the_record_that_does_not_name_them_is_on_the_disk(tmp_path: Path) -> None:
@@ -227,22 +217,6 @@ def test_what_else_the_user_has_put_into_the_folder_is_left_alone(tmp_path: Path
     assert at.next_attempt() == 4
     Catalog(at.root, 67, "q").remove_forgotten(frozenset({"67"}))
     assert at.storage.keys("") == ["jobs/mine/attempt-1/checkpoint-1"]
-
-
-def test_a_folder_whose_name_only_reads_like_a_jobs_number_takes_no_jobs_checkpoints_with_it(tmp_path: Path) -> None:
-    at = catalog(tmp_path)
-    at.set_up(is_first=True, now_s=0)
-    saved(at, 1, 1)
-    with at.storage.draft("jobs/066/attempt-1/checkpoint-1") as draft:  # a copy that the user has made
-        draft.publish({})
-    Catalog(at.root, 67, "q").remove_forgotten(frozenset({"66", "67"}))
-    assert len(at.latest()) == 1
-    assert at.storage.keys("") == ["jobs/066/attempt-1/checkpoint-1", "jobs/66/attempt-1/checkpoint-1"]
-
-
-def test_a_storage_that_is_not_there_any_more_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="a folder that all nodes share"):
-        catalog(tmp_path).set_up(is_first=False, now_s=0)
 
 
 # ── how it goes ──
@@ -361,14 +335,6 @@ def test_asked_to_leave_it_is_saved_requeued_and_goes_on_where_it_was(harness: U
     assert lines == [str(number) for number in range(1, 121)]
 
 
-def test_a_job_that_gleaner_starts_is_requeued_held(harness: UserJobHarness) -> None:
-    (harness.place / "66.json").write_text(json.dumps({"jobs": [slurm.job(admin_comment="gleaner: runs")]}))
-    harness.start("count", "100000")
-    harness.until(harness.computes)
-    harness.leave()
-    assert harness.requeued == ["requeuehold 66"]
-
-
 @pytest.mark.parametrize(("restarts", "leaves"), [(0, True), (1, False)])
 def test_a_signal_that_came_before_anybody_could_hear_it_is_obeyed_all_the_same(
     harness: UserJobHarness, restarts: int, leaves: bool
@@ -412,17 +378,6 @@ def test_a_job_that_slurm_does_not_requeue_goes_on_here(
 
 
 @pytest.mark.slow
-def test_a_periodic_save_becomes_the_last_one_if_the_job_is_asked_to_vacate_meanwhile(harness: UserJobHarness) -> None:
-    harness.runtime.checkpoint_takes_s = 1.5
-    at = harness.start("count", "100000", every_s=0.01)
-    harness.until(lambda: at.executor.is_saving)
-    harness.leave()
-    assert harness.requeued == ["requeue 66"]
-    assert len(harness.catalog.latest()) == 1
-    assert not any("it goes on" in line for line in harness.says)
-
-
-@pytest.mark.slow
 def test_a_job_that_somebody_else_requeues_while_it_is_saved_is_not_requeued_again(harness: UserJobHarness) -> None:
     harness.runtime.checkpoint_takes_s = 1.5
     at = harness.start("count", "100000")
@@ -445,15 +400,6 @@ def test_a_job_that_is_cancelled_while_it_is_saved_leaves_nothing(harness: UserJ
     at.signals.put(signal.SIGTERM)
     assert harness.end() == TERMINATED
     assert (harness.catalog.storage.keys("jobs/66"), harness.requeued) == ([], [])
-
-
-def test_a_cancelled_job_ends_and_nothing_of_it_stays(harness: UserJobHarness) -> None:
-    at = harness.start("count", "100000", every_s=0.01)
-    harness.until(harness.catalog.latest)
-    (harness.place / "66.json").write_text(json.dumps({"jobs": [slurm.job(job_state=["CANCELLED", "COMPLETING"])]}))
-    at.signals.put(signal.SIGTERM)
-    assert harness.end() == TERMINATED
-    assert harness.catalog.storage.keys("jobs/66") == []
 
 
 def test_a_checkpoint_that_is_broken_costs_only_what_came_after_the_one_before(harness: UserJobHarness) -> None:
@@ -503,18 +449,6 @@ def test_after_a_checkpoint_that_broke_while_it_was_restored_the_helper_makes_th
 def test_an_image_that_is_missing_is_one_line(harness: UserJobHarness) -> None:
     harness.start("count", "5", image="missing")
     assert (harness.end(), harness.says) == (FAILED, ["no image named missing"])
-
-
-@pytest.mark.parametrize("can_save", [True, False])
-def test_a_user_hears_at_the_start_that_no_job_with_an_internet_socket_is_saved(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, can_save: bool
-) -> None:
-    """The pretended CRIU is too old for a Linux of today."""
-    runtime = PretendedRuntime()
-    runtime.can_save = can_save
-    facts = main.facts_of(runtime, ContainerSpec("own-1-66", "pi", (), {}, 1, 100, tmp_path, {}))
-    line = f"glean run: CRIU 4.1.1 saves no job that has an internet socket open on Linux {facts.kernel}: install CRIU "
-    assert capsys.readouterr().err.startswith(line) == (can_save and cannot_ask_passcred())
 
 
 def test_files_are_delivered_whole_or_not_at_all(tmp_path: Path) -> None:
