@@ -37,7 +37,7 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> str:
         ("[rounds]\nlength_s = 5\n", "{file}, line 2: [rounds] length_s must be at least 30, found 5"),
         ("[rounds]\npoll_s = 'often'\n", "{file}, line 2: [rounds] poll_s must be a valid number"),
         ("rounds = 5\n", "{file}, line 1: [rounds]"),
-        ("[cluster]\nbackend = 'pbs'\n", "{file}, line 2: [cluster] backend must be 'slurm', 'pyslurm', 'auto' or 'lo"),
+        ("[cluster]\nbackend = 'pbs'\n", "{file}, line 2: [cluster] backend must be 'slurm' or 'pyslurm'"),
         ("[api]\nhost = '0.0.0.0'\n", "{file}, line 1: [api]: host 0.0.0.0 is reachable from elsewhere: set certif"),
         ("[queue]\nlease_s = 10\n", "{file}, line 1: [queue]: lease_s must be at least twice heartbeat_s"),
         ("[queue\n", "{file}: not valid TOML: "),

@@ -139,7 +139,6 @@ OF_CONTROL: tuple[tuple[str, str, Plant], ...] = (
     ("storage", "fault", roots("storage/.drafts")),
     ("Slurm's programs", "fault", lambda one: one.says.pop("sbatch --version")),
     ("Slurm's programs", "fault", text("scancel --version", "24.11.5", "21.08.1")),
-    ("Slurm's programs", "warning", table("cluster", backend="local")),
     ("slurm.conf", "fault", conf("select/cons_tres", "select/linear")),
     ("slurm.conf", "fault", conf("CR_CORE_MEMORY", "CR_CORE")),
     ("slurm.conf", "fault", conf("sched/backfill", "sched/builtin")),

@@ -10,7 +10,7 @@ from tests.slurm.slurm_harness import FakedSlurm, Place
 
 from gleaner.control.settings import ClusterSettings
 from gleaner.control.slurm.agents_view import agent_phase
-from gleaner.control.slurm.interface import ClusterError, ClusterRefused, ClusterUnavailable
+from gleaner.control.slurm.interface import ClusterError, ClusterUnavailable
 from gleaner.control.slurm.program_cluster import SlurmCluster
 from gleaner.control.slurm.snapshot import JobPhase
 
@@ -45,20 +45,8 @@ def test_an_sbatch_that_takes_the_job_and_never_answers_makes_no_second_agent(
     faked.switch("mute")
     id_ = impatient.submit(request)
     faked.heal("mute")
-    assert impatient.submit(request) == id_
     assert [(agent.name, agent.id) for agent in impatient.look().jobs] == [(request.name, id_)]
     assert len(faked.calls("sbatch")) == 1
-
-
-def test_a_submission_lost_on_the_way_may_be_tried_again_under_its_name(slurm: Place, faked: FakedSlurm) -> None:
-    slurm.look()
-    request = slurm.request()
-    faked.switch("away")
-    with pytest.raises(ClusterUnavailable):
-        slurm.submit(request)
-    faked.heal("away")
-    slurm.submit(request)
-    assert [agent.name for agent in slurm.look().jobs] == [request.name]
 
 
 def test_a_refusal_names_what_was_asked_for_and_is_not_called_unavailable(slurm: Place, faked: FakedSlurm) -> None:
@@ -70,12 +58,6 @@ def test_a_refusal_names_what_was_asked_for_and_is_not_called_unavailable(slurm:
         "Slurm refuses: sbatch says 'Invalid account or account/partition combination specified' "
         "(partition gleaner, account gleaner, qos gleaner)"
     )
-
-
-def test_a_refusal_for_the_name_of_a_node_says_which_names_were_told(slurm: Place, faked: FakedSlurm) -> None:
-    faked.switch("refuse", "Invalid node name specified")
-    with pytest.raises(ClusterRefused, match=r"'Invalid node name specified', of the nodes to be excluded: n1, n2 \("):
-        slurm.submit(slurm.request(exclude=("n1", "n2")))
 
 
 def test_an_answer_that_cannot_be_read_may_have_been_a_yes(

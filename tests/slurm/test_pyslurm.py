@@ -1,18 +1,15 @@
-"""The PySlurm backend when PySlurm or Slurm misbehaves, what it tells, and when it is chosen. PySlurm is faked."""
+"""The PySlurm backend when PySlurm or Slurm misbehaves, and what it tells. PySlurm is faked."""
 
 import json
 import sys
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 from tests.slurm import slurm_harness
 from tests.slurm.slurm_harness import FakedSlurm, Place
 
-from gleaner.control.settings import ClusterSettings, Settings, StorageSettings
-from gleaner.control.slurm import factory
+from gleaner.control.settings import ClusterSettings
 from gleaner.control.slurm.interface import ClusterError, ClusterUnavailable
-from gleaner.control.slurm.program_cluster import SlurmCluster
 from gleaner.control.slurm.pyslurm import PySlurmCluster, parse_look
 
 pytestmark = pytest.mark.slow
@@ -27,11 +24,6 @@ def slurm(faked_pyslurm: FakedSlurm, tmp_path: Path) -> Place:
 def impatient(faked_pyslurm: FakedSlurm, tmp_path: Path) -> Place:
     """The same, for a call that does hang."""
     return slurm_harness.pyslurm(tmp_path, python=faked_pyslurm.pyslurm_python, logs=tmp_path, timeout_s=5)
-
-
-def settings(folder: Path, python: Path) -> Settings:
-    cluster = ClusterSettings(backend="auto", pyslurm_python=python)
-    return Settings(cluster=cluster, storage=StorageSettings(folder=folder))
 
 
 def test_a_call_that_hangs_costs_the_time_out_and_the_next_one_is_answered(
@@ -73,34 +65,10 @@ def test_a_pyslurm_that_was_built_for_another_slurm_is_not_used(slurm: Place, fa
         slurm.look()
 
 
-def test_auto_takes_pyslurm_where_it_fits_the_cluster_and_says_so(faked_pyslurm: FakedSlurm, tmp_path: Path) -> None:
-    with capture_logs() as logs:
-        assert isinstance(factory.cluster(settings(tmp_path, faked_pyslurm.pyslurm_python)), PySlurmCluster)
-    said = ("Slurm is asked through PySlurm", "PySlurm 25.11.2, Slurm 25.11.4")
-    assert [(log["event"], log["versions"]) for log in logs] == [said]
-
-
-@pytest.mark.parametrize(
-    ("switch", "text", "why"),
-    [
-        ("built", "24.11.5", "built for Slurm 24.11.5"),
-        ("away", "", "Unable to contact slurm controller"),
-        ("broken", "", "Unable to process configuration"),
-    ],
-)
-def test_auto_takes_slurms_programs_where_pyslurm_does_not_fit_and_says_why(
-    faked_pyslurm: FakedSlurm, tmp_path: Path, switch: str, text: str, why: str
-) -> None:
-    faked_pyslurm.switch(switch, text)
-    with capture_logs() as logs:
-        assert isinstance(factory.cluster(settings(tmp_path, faked_pyslurm.pyslurm_python)), SlurmCluster)
-    assert [(log["event"], why in log["why"]) for log in logs] == [("Slurm is asked by its programs", True)]
-
-
-def test_auto_takes_slurms_programs_where_there_is_no_pyslurm(tmp_path: Path) -> None:
-    with capture_logs() as logs:
-        assert isinstance(factory.cluster(settings(tmp_path, Path(sys.executable))), SlurmCluster)
-    assert f"{sys.executable} says \"No module named 'pyslurm'; install it there\"" in logs[0]["why"]
+def test_a_python_without_pyslurm_is_named(tmp_path: Path) -> None:
+    place = slurm_harness.pyslurm(tmp_path, python=Path(sys.executable), logs=tmp_path)
+    with pytest.raises(ClusterUnavailable, match="says \"No module named 'pyslurm'; install it there\""):
+        place.look()
 
 
 def test_its_process_gets_nothing_of_the_servers_environment(

@@ -6,18 +6,9 @@ import pytest
 from tests.slurm import pyslurm_container, slurm_harness
 from tests.slurm.pyslurm_container import PySlurmContainer
 
-from gleaner.control.settings import ClusterSettings, Settings, StorageSettings
-from gleaner.control.slurm import factory
 from gleaner.control.slurm.interface import ClusterUnavailable
-from gleaner.control.slurm.pyslurm import PySlurmCluster
 
 pytestmark = [pytest.mark.nodes, pytest.mark.extended]
-
-
-def test_auto_takes_pyslurm_on_a_cluster_that_it_was_built_for(real_pyslurm: PySlurmContainer, tmp_path: Path) -> None:
-    cluster = ClusterSettings(backend="auto", pyslurm_python=tmp_path / "bin" / pyslurm_container.PYTHON)
-    settings = Settings(cluster=cluster, storage=StorageSettings(folder=tmp_path))
-    assert isinstance(factory.cluster(settings), PySlurmCluster)
 
 
 def test_a_controller_that_is_away_is_unavailable_and_the_next_look_finds_it_again(

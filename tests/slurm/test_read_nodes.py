@@ -13,7 +13,7 @@ from gleaner.control.daemon.drains import is_ours, kind_of
 from gleaner.control.policy.draining import Kind
 from gleaner.control.settings import ClusterSettings
 from gleaner.control.slurm import parse, run
-from gleaner.control.slurm.interface import ClusterRefused, ClusterUnavailable
+from gleaner.control.slurm.interface import ClusterRefused
 from gleaner.control.slurm.program_cluster import SlurmCluster
 from gleaner.control.slurm.snapshot import SlurmNode
 
@@ -84,13 +84,6 @@ def test_a_node_that_slurm_does_not_know_keeps_nobody_from_looking_at_the_others
     found = slurm.read_nodes(["nodeX"], 1.0)
     assert (dict(found.nodes), found.jobs) == ({}, ())
     assert all(any("--nodelist=" in word for word in call["words"]) for call in faked.calls("squeue"))
-
-
-def test_a_node_in_no_partition_is_not_taken_for_unknown(slurm: SlurmCluster, faked: FakedSlurm) -> None:
-    """sinfo does not show it, and squeue takes its name."""
-    shows(faked, [NODE], [])
-    with pytest.raises(ClusterUnavailable, match="n2 is in no partition"):
-        slurm.read_nodes(["n1", "n2"], 1.0)
 
 
 def test_a_record_that_cannot_be_read_costs_no_other_job_anything(slurm: SlurmCluster, faked: FakedSlurm) -> None:

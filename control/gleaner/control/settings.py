@@ -287,9 +287,8 @@ class EntitlementSettings(_Table):
 class ClusterSettings(_Table):
     """`[cluster]`: the scheduler, and how agents are submitted to it."""
 
-    backend: Literal["slurm", "pyslurm", "auto", "local"] = "local"
-    """`slurm` uses Slurm's programs, `pyslurm` uses PySlurm, and `auto` uses PySlurm if it works when control starts.
-    With `local`, agents are processes of this machine."""
+    backend: Literal["slurm", "pyslurm"] = "slurm"
+    """`slurm` uses Slurm's programs. `pyslurm` reads nodes and agents through PySlurm."""
     pyslurm_python: Path | None = None
     """The Python for which PySlurm is installed. The default is this program's own Python."""
     partition: str = "gleaner"
@@ -309,8 +308,6 @@ class ClusterSettings(_Table):
     agent_logs: Path = Path("/var/lib/gleaner/work")
     """A folder on the nodes' own disks for the output of agents, which is copied to `agents` in the storage at their
     end. On a storage that hangs, Slurm's processes would keep the file open, and Slurm would drain the node."""
-    local_agents: int = Field(default=1, ge=0)
-    """The number of simulated nodes on this machine, for the `local` backend."""
 
 
 class ApiSettings(_Table):

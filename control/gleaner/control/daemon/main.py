@@ -96,6 +96,13 @@ def control_loops(state: ControlState, leadership: Leadership, cluster: Cluster)
         Loop("node history", settings.rounds.poll_s, NodeHistory(state).step, "the history of node time has a gap"),
         Loop("rebalancer", REBALANCER_S, Rebalancer(state).step, "moves wait for the queue"),
         Loop(
+            "harm meter",
+            settings.rounds.poll_s,
+            HarmMeter(state, cluster).step,
+            "the delays of regular jobs are not measured",
+        ),
+        Loop("drains", DRAINS_S, Drains(state, cluster, slurm_admin).step, "drains wait for the queue"),
+        Loop(
             "retention",
             RETENTION_S,
             partial(_remove_old_rows, state),
@@ -105,10 +112,6 @@ def control_loops(state: ControlState, leadership: Leadership, cluster: Cluster)
     if settings.entitlements.mode != "off":
         loop = Entitlements(state, cluster, snapshots, slurm_admin)
         loops.append(Loop("entitlements", settings.entitlements.poll_s, loop.step))
-    if settings.cluster.backend != "local":
-        trouble = "the delays of regular jobs are not measured"
-        loops.append(Loop("harm meter", settings.rounds.poll_s, HarmMeter(state, cluster).step, trouble))
-        loops.append(Loop("drains", DRAINS_S, Drains(state, cluster, slurm_admin).step, "drains wait for the queue"))
     if settings.groups.from_slurm:
         trouble = "the shares of Slurm's accounts could not be read, it will be tried again"
         loops.append(Loop("shares", SHARES_S, lambda _now_s: take_shares(state), trouble, leader_only=False))
@@ -116,14 +119,7 @@ def control_loops(state: ControlState, leadership: Leadership, cluster: Cluster)
 
 
 def _check_entitlements(settings: Settings) -> None:
-    """Raise `CannotStart` unless entitlements are possible on the cluster of the settings."""
-    entitlements, slurm = settings.entitlements, settings.cluster
-    if entitlements.mode == "off":
-        return
-    if slurm.backend == "local":
-        raise CannotStart(
-            f"[entitlements] mode is {entitlements.mode}, but [cluster] backend is local: only a Slurm cluster can have"
-            " entitlements"
-        )
-    if slurm.partition in entitlements.partitions:
-        raise CannotStart(f"[entitlements] partitions names {slurm.partition}, which is the agents' own")
+    """Raise `CannotStart` if the agents' partition has entitlements."""
+    entitlements, agents_in = settings.entitlements, settings.cluster.partition
+    if entitlements.mode != "off" and agents_in in entitlements.partitions:
+        raise CannotStart(f"[entitlements] partitions names {agents_in}, which is the agents' own")

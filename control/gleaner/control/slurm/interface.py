@@ -87,10 +87,10 @@ class Cluster(Protocol):
         ...
 
     def submit(self, request: AgentRequest, now_s: float) -> SchedulerId:
-        """Submit one agent, and return its id. If an agent with that name already exists, it is not submitted again.
+        """Submit one agent under a name that was never used, and return its id.
 
-        It may exist because an earlier answer was lost. Excluded nodes that the scheduler does not know, or no
-        longer knows, are left out. Raises `ClusterRefused` if the scheduler would always refuse.
+        If the answer is lost, the agent is looked up. After any `ClusterError` except `ClusterRefused` the scheduler
+        may have accepted the agent. Raises `ClusterRefused` if it would always refuse.
         """
         ...
 
