@@ -304,9 +304,7 @@ def test_agents_that_slurm_does_not_start_are_withdrawn_but_for_one_and_the_paus
     assert harness.state.problem == ""
 
 
-def test_while_the_kill_switch_is_on_nothing_is_submitted_and_agents_that_were_cancelled_are_called_so(
-    harness: DaemonHarness, faked: FakedSlurm
-) -> None:
+def test_while_the_kill_switch_is_on_nothing_is_submitted(harness: DaemonHarness, faked: FakedSlurm) -> None:
     faked.switch("stuck")
     harness.submit_jobs(1)
     harness.round()
@@ -315,7 +313,7 @@ def test_while_the_kill_switch_is_on_nothing_is_submitted_and_agents_that_were_c
     harness.round()
     harness.round()
     assert len(faked.calls("sbatch")) == 1
-    assert harness.agents()[0].reason == "it was cancelled"
+    assert harness.agents()[0].reason == "it ended before it registered"
     assert harness.state.problem.startswith("the partition gleaner is DOWN, so no agent starts")
     faked.heal("closed")
     harness.round()

@@ -57,8 +57,6 @@ HOUR_S = 3600.0
 REMEMBERED_S = 24 * HOUR_S
 ACTS_A_ROUND = 100
 """The most acts in one round. Then the loop looks again, since its view of the cluster grows old."""
-UNCHECKED_S = HOUR_S
-"""The time for which jobs stay held while control cannot check that Slurm can enforce entitlements."""
 REASONS_A_ROUND = 20
 """The most reasons that are written in one round."""
 REASON_AGAIN_S = 60.0
@@ -109,7 +107,6 @@ class Entitlements:
         self._snapshots = snapshots
         self._slurm_admin = slurm_admin
         self._is_checked = False
-        self._unchecked_since_s: float | None = None
         self._is_stuck = False
         self._announced: Term | None = None
         self._reasons = HoldReasons()
@@ -126,7 +123,7 @@ class Entitlements:
         """
         try:
             self._announce()
-            self._check(now_s)
+            self._check()
             seen = self._look(now_s)
             known, preempted = self._known(seen)
             partition = self._state.settings.cluster.partition
@@ -160,45 +157,24 @@ class Entitlements:
         if not self._is_stuck:
             self._slurm_admin.alive(self._settings.partitions)
 
-    def _check(self, now_s: float) -> None:
-        """Check once after each start that Slurm can enforce the entitlements. Until then nothing is decided.
-
-        The jobs that are held at a start were held for a control that had passed this check, mostly with the same
-        settings. A restart while slurmdbd is being upgraded must not release all of them. But no job is released by us
-        meanwhile, so the hold has an end (`UNCHECKED_S`).
-        """
-        if self._is_checked:
-            return
-        try:
+    def _check(self) -> None:
+        """Check once after each start that Slurm can enforce the entitlements. Until then nothing is decided."""
+        if not self._is_checked:
             self._cluster.check_owners(sorted(self._settings.entitled))
-        except ClusterUnavailable:
-            if self._unchecked_since_s is None:
-                self._unchecked_since_s = now_s
-            if self._acts and now_s < self._unchecked_since_s + UNCHECKED_S and self._may_hold_some(now_s):
-                self._alive()
-            raise
-        self._is_checked = True
-
-    def _may_hold_some(self, now_s: float) -> bool:
-        """Return True if jobs are held for us, or if Slurm does not answer."""
-        try:
-            return any(is_held_for_us(job) for job in self._view(now_s).jobs)
-        except ClusterUnavailable:
-            return True
+            self._is_checked = True
 
     def _look(self, now_s: float) -> Snapshot:
-        """Look at the owners' partitions. While Slurm is away, say that control is alive, so that jobs stay held."""
+        """Query Slurm afresh and return the owners' partitions, because the result is acted on at once.
+
+        While Slurm is away, say that control is alive, so that jobs stay held.
+        """
         try:
-            return self._view(now_s)
+            seen = self._snapshots.fresh(now_s)
         except ClusterUnavailable:
             if self._acts:
                 self._alive()
             raise
-
-    def _view(self, now_s: float) -> Snapshot:
-        """Query Slurm afresh and return the owners' partitions, because the result is acted on at once."""
-        partition = self._state.settings.cluster.partition
-        return owners_view(self._snapshots.fresh(now_s), self._settings.partitions, agents=partition)
+        return owners_view(seen, self._settings.partitions, agents=self._state.settings.cluster.partition)
 
     def _known(self, seen: Snapshot) -> tuple[dict[str, JobActions], int]:
         """Return the queue's records of the jobs, and the number of jobs that were preempted within an hour.

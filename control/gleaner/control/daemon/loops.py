@@ -31,8 +31,6 @@ class Loop:
     name: str
     every_s: float
     step: Callable[[float], object]
-    trouble: str = "this has to wait"
-    """The log line for a failure of the database, Slurm or the storage. The reason follows it."""
     leader_only: bool = True
     _reason: str = field(default="", init=False)
 
@@ -57,7 +55,7 @@ class Loop:
         except (ClusterError, QueueError, StorageError) as error:
             reason = str(error)
             if reason != self._reason:
-                _log.warning(self.trouble, loop=self.name, reason=reason)
+                _log.warning("this has to wait", loop=self.name, reason=reason)
         else:
             state.faults.worked_s[self.name] = state.steady_clock()
         if reason:

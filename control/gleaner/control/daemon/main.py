@@ -48,7 +48,7 @@ def run(settings: Settings, *, with_web: bool = True) -> None:
     server = HttpServer(door_app(state, Door.AGENTS), settings.api, settings.api.agents_port)
     people = WebProcess() if with_web else None
     if people is not None:
-        loops += (Loop("people's door", WEB_S, people.keep, "the people's door is opened again", leader_only=False),)
+        loops += (Loop("people's door", WEB_S, people.keep, leader_only=False),)
     # Everything that can fail has been created by now. From here on the program leads and submits agents.
     try:
         serve(state, loops, server, Door.AGENTS)
@@ -84,37 +84,21 @@ def control_loops(state: ControlState, leadership: Leadership, cluster: Cluster)
         Loop("leader", tick_s, leadership.tick, leader_only=False),
         *own_checks(state),
         Loop("provisioning", settings.rounds.poll_s, Provisioning(state, cluster, snapshots).step),
-        Loop("report spool", tick_s, partial(take_spooled_reports, state), "reports on the storage have to wait"),
-        Loop("view", WRITE_EVERY_S, partial(write_view, state), "people see what was known before"),
-        Loop("drafts", DRAFTS_S, partial(remove_drafts, state), "drafts cannot be removed, it will be tried again"),
-        Loop(
-            "checkpoint gc",
-            GC_S,
-            lambda now_s: remove_garbage(state, now_s, by_age=may_remove_by_age(state, now_s)),
-            "checkpoints and tokens could not be removed, it will be tried again",
-        ),
-        Loop("node history", settings.rounds.poll_s, NodeHistory(state).step, "the history of node time has a gap"),
-        Loop("rebalancer", REBALANCER_S, Rebalancer(state).step, "moves wait for the queue"),
-        Loop(
-            "harm meter",
-            settings.rounds.poll_s,
-            HarmMeter(state, cluster).step,
-            "the delays of regular jobs are not measured",
-        ),
-        Loop("drains", DRAINS_S, Drains(state, cluster, slurm_admin).step, "drains wait for the queue"),
-        Loop(
-            "retention",
-            RETENTION_S,
-            partial(_remove_old_rows, state),
-            "what is old could not be removed, it will be tried again",
-        ),
+        Loop("report spool", tick_s, partial(take_spooled_reports, state)),
+        Loop("view", WRITE_EVERY_S, partial(write_view, state)),
+        Loop("drafts", DRAFTS_S, partial(remove_drafts, state)),
+        Loop("checkpoint gc", GC_S, lambda now_s: remove_garbage(state, now_s, by_age=may_remove_by_age(state, now_s))),
+        Loop("node history", settings.rounds.poll_s, NodeHistory(state).step),
+        Loop("rebalancer", REBALANCER_S, Rebalancer(state).step),
+        Loop("harm meter", settings.rounds.poll_s, HarmMeter(state, cluster).step),
+        Loop("drains", DRAINS_S, Drains(state, cluster, slurm_admin).step),
+        Loop("retention", RETENTION_S, partial(_remove_old_rows, state)),
     ]
     if settings.entitlements.mode != "off":
         loop = Entitlements(state, cluster, snapshots, slurm_admin)
         loops.append(Loop("entitlements", settings.entitlements.poll_s, loop.step))
     if settings.groups.from_slurm:
-        trouble = "the shares of Slurm's accounts could not be read, it will be tried again"
-        loops.append(Loop("shares", SHARES_S, lambda _now_s: take_shares(state), trouble, leader_only=False))
+        loops.append(Loop("shares", SHARES_S, lambda _now_s: take_shares(state), leader_only=False))
     return tuple(loops)
 
 

@@ -470,14 +470,6 @@ def has_jobs(db: Connection) -> bool:
     return db.execute(select(JOB.c.id).limit(1)).first() is not None
 
 
-def ended_agents(db: Connection, names: Collection[str]) -> frozenset[str]:
-    """Return those of these agents that the queue knows as ended."""
-    if not names:
-        return frozenset()
-    closed = select(AGENT.c.name).where(AGENT.c.name.in_(names), AGENT.c.phase == Phase.ENDED)
-    return frozenset(db.execute(closed).scalars())
-
-
 def gone_agents(db: Connection, names: Collection[str], *, now_s: float) -> frozenset[str]:
     """Return those of these agents that write nothing any more, because they have deregistered or their time is over.
 
