@@ -6,7 +6,7 @@ from typing import Any
 
 import zstandard
 from pydantic import Field
-from sqlalchemy import Connection, Select, delete, func, insert, or_, select
+from sqlalchemy import Connection, Select, delete, func, insert, select
 
 from gleaner.control.models.decisions import DecisionKind, DecisionRow
 from gleaner.control.queue.errors import NotFound
@@ -96,16 +96,14 @@ def _unpacked(content: bytes) -> dict[str, Any]:
     return dict(json.loads(zstandard.ZstdDecompressor().decompress(content)))
 
 
-def surplus(db: Connection, *, keep: int, keep_bytes: int) -> int:
-    """Return the number of the newest decision to remove, so that at most `keep` decisions and `keep_bytes` remain."""
+def surplus(db: Connection, *, keep_bytes: int) -> int:
+    """Return the number of the newest decision to remove, so that at most `keep_bytes` remain."""
     by_age = DECISION.c.id.desc()
     sums = select(
         DECISION.c.id,
-        func.row_number().over(order_by=by_age).label("place"),
         func.sum(DECISION.c.size_bytes).over(order_by=by_age).label("so_far_bytes"),
     ).subquery()
-    too_many = or_(sums.c.place > keep, sums.c.so_far_bytes > keep_bytes)
-    return db.execute(select(func.max(sums.c.id)).where(too_many)).scalar_one() or 0
+    return db.execute(select(func.max(sums.c.id)).where(sums.c.so_far_bytes > keep_bytes)).scalar_one() or 0
 
 
 def remove_old(db: Connection, *, before_s: float, up_to: int, at_most: int) -> int:
