@@ -15,6 +15,7 @@ from gleaner.control.policy.harm import Harm, harm
 from gleaner.control.policy.node_time import DAY_S, RESOLUTIONS, NodeTime, shares_of_agents
 from gleaner.control.queue import node_history, regular_delays
 from gleaner.control.queue.node_history import HOUR_S
+from gleaner.control.slurm import accounted_month
 from gleaner.control.slurm.accounted_month import AccountedMonth
 from gleaner.control.slurm.interface import ClusterError
 
@@ -23,6 +24,8 @@ router = APIRouter(prefix="/v1/report", tags=["report"])
 
 ACCOUNTING_S = 120.0
 """The time limit for Slurm's accounting. `glean report` waits longer."""
+ACCOUNTED_S = 600.0
+"""The time for which an answer is valid. slurmdbd needs minutes to read a month of a large cluster."""
 KINDS = ("harvested", "saving", "restoring", "starting", "lost")
 
 
@@ -99,8 +102,10 @@ job was seen to wait for an agent to leave.'
 def _accounted(caller: User, begin_s: float, end_s: float) -> AccountedMonth:
     """Return Slurm's accounting of the month. Raises 503 if it does not answer."""
     try:
-        return caller.state.accounted.month(
-            begin_s, end_s, own=os.geteuid(), now_s=caller.now_s, timeout_s=ACCOUNTING_S
+        return caller.state.accounted.get(
+            begin_s,
+            lambda: accounted_month.accounted(begin_s, end_s, own=os.geteuid(), timeout_s=ACCOUNTING_S),
+            fresh_s=ACCOUNTED_S,
         )
     except ClusterError as error:
         raise HTTPException(503, str(error)) from error
