@@ -16,10 +16,10 @@ from sqlalchemy import Connection, column, delete, func, insert, select, table, 
 
 from gleaner.agent.messages import Checkpoint, Completed, NodeFacts, Output, Saved, Slice
 from gleaner.control.models.jobs import Ending
-from gleaner.control.queue import attempt_reports, attempts, compatibility, jobs
+from gleaner.control.queue import attempt_reports, attempts, compatibility
 from gleaner.control.queue.errors import QueueError
 from gleaner.control.queue.tables import AGENT, EVENT, JOB, WEB_SESSION, Phase
-from gleaner.control.queue.transitions import lock, make_for_all, record, take
+from gleaner.control.queue.transitions import lock, make_for_all, put_on_hold, record, take
 from gleaner.control.states import Outcome, State, Transition
 
 PUT_BACK = "put back"
@@ -141,7 +141,7 @@ def _let_count(db: Connection, row: Any, found: list[Found], *, now_s: float) ->
     )
     attempt_reports.record_save(db, row.id, newest.attempt, Saved(checkpoint=checkpoint, slice=spent), now_s=now_s)
     if was_held:
-        jobs.put_on_hold(db, lock(db, row.id), reason=reason, now_s=now_s)
+        put_on_hold(db, lock(db, row.id), reason=reason, now_s=now_s)
     return False, True
 
 
