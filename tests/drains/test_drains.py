@@ -12,7 +12,7 @@ from gleaner.agent.messages import ReturnReason
 from gleaner.control.models.drains import DrainPhase, DrainTask
 from gleaner.control.policy.draining import Spanning
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.queue import drains, entitlement_actions
+from gleaner.control.queue import decisions, drains
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.tables import DRAIN
 from gleaner.control.slurm.interface import ClusterRefused
@@ -64,7 +64,7 @@ def test_where_entitlements_are_on_it_lets_jobs_start_again_itself(tmp_path: Pat
     busy(harness)
     number = harness.ask("n1")
     harness.done(number, rounds=1)
-    assert set(harness.queue.look(entitlement_actions.actions)) == {"11", "12"}, "it counts them as leaving"
+    assert set(harness.queue.look(decisions.actions)) == {"11", "12"}, "it counts them as leaving"
     assert harness.done(number).phase is DrainPhase.EMPTY
     assert not any(act[0] == "release" for act in harness.nodes.acts)
 

@@ -6,7 +6,7 @@ from tests.entitlements.entitlements_harness import EntitlementsHarness
 from tests.slurm.fake_cluster import Died
 
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.queue import entitlement_actions
+from gleaner.control.queue import decisions
 from gleaner.control.queue.database import snapshot, transaction
 
 SAVED, KILLED = JobClass.CHECKPOINTABLE, JobClass.PREEMPTIBLE
@@ -32,7 +32,7 @@ def told(harness: EntitlementsHarness) -> list[str]:
 
 def counted(harness: EntitlementsHarness) -> int:
     with snapshot(harness.state.engine) as db:
-        return entitlement_actions.preemptions_since(db, 0)
+        return decisions.preemptions_since(db, 0)
 
 
 @pytest.mark.slow

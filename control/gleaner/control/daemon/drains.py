@@ -15,9 +15,9 @@ from gleaner.control.models.base import replaced
 from gleaner.control.models.drains import DrainedJob, DrainPhase, DrainRow, DrainTask
 from gleaner.control.policy.draining import Deed, Kind, deed, obstacle
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.queue import agents, drains, entitlement_actions, relocation
+from gleaner.control.queue import agents, decisions, drains, relocation
 from gleaner.control.queue.database import snapshot
-from gleaner.control.queue.entitlement_actions import JobActions
+from gleaner.control.queue.decisions import JobActions
 from gleaner.control.queue.relocation import AgentFound
 from gleaner.control.slurm.interface import Cluster, ClusterError, ClusterRefused
 from gleaner.control.slurm.owners_view import job_class
@@ -256,7 +256,7 @@ class Drains:
         """Record the departure for the entitlements loop, so that it preempts no other job for the freed room."""
         if self._has_entitlements:
             with self._state.writing() as db:
-                entitlement_actions.record_action(db, JobActions(job, told_s=now_s))
+                decisions.record_action(db, JobActions(job, told_s=now_s))
 
     def _release(self, job: DrainedJob, problems: list[str]) -> DrainedJob:
         """Release a job that has left, to the top of Slurm's queue, unless the entitlements loop decides on its

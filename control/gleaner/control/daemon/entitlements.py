@@ -12,7 +12,6 @@ from functools import partial
 import structlog
 
 from gleaner.control.control_state import ControlState
-from gleaner.control.daemon.snapshots import SnapshotCache
 from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.policy.entitlements import POLICY, decide
 from gleaner.control.policy.entitlements_view import (
@@ -32,13 +31,13 @@ from gleaner.control.policy.entitlements_view import (
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.resources import Resources
 from gleaner.control.policy.subjects import slurm_subject
-from gleaner.control.queue import decisions, entitlement_actions
+from gleaner.control.queue import decisions
 from gleaner.control.queue.database import snapshot
-from gleaner.control.queue.entitlement_actions import JobActions
+from gleaner.control.queue.decisions import JobActions
 from gleaner.control.queue.errors import NotLeading, QueueError
 from gleaner.control.queue.leader import Term
 from gleaner.control.settings import EntitlementSettings
-from gleaner.control.slurm.interface import Cluster, ClusterError, ClusterRefused, ClusterUnavailable
+from gleaner.control.slurm.interface import Cluster, ClusterError, ClusterRefused, ClusterUnavailable, SnapshotCache
 from gleaner.control.slurm.owners_view import (
     begins_later,
     holdings,
@@ -182,16 +181,16 @@ class Entitlements:
         The records are corrected by what the jobs themselves show. Records of other jobs are forgotten.
         """
         with snapshot(self._state.engine) as db:
-            known = entitlement_actions.actions(db)
-            preempted = entitlement_actions.preemptions_since(db, seen.read_s - HOUR_S)
+            known = decisions.actions(db)
+            preempted = decisions.preemptions_since(db, seen.read_s - HOUR_S)
         gone = _done_with(known, seen)
         known = {job: record for job, record in known.items() if job not in gone}
         fresh = corrections(known, seen) if self._acts else []
         if gone or fresh:
             with self._state.writing() as db:
-                entitlement_actions.forget(db, gone, told_before_s=seen.read_s - REMEMBERED_S)
+                decisions.forget_actions(db, gone, told_before_s=seen.read_s - REMEMBERED_S)
                 for record in fresh:
-                    entitlement_actions.record_action(db, record)
+                    decisions.record_action(db, record)
         return known | {record.job: record for record in fresh}, preempted
 
     # ── what was decided ──
@@ -283,14 +282,14 @@ class Entitlements:
     def _release(self, decision: Decision, job: SlurmJob, now_s: float) -> None:
         at_top = decision.verdict is Verdict.CLAIM
         with self._state.writing() as db:
-            entitlement_actions.record_action(db, JobActions(decision.job, released_s=now_s, at_top=at_top))
+            decisions.record_action(db, JobActions(decision.job, released_s=now_s, at_top=at_top))
         self._slurm_admin.release(decision.job, top=at_top, submitted_s=job.submitted_s)
 
     def _hold(self, job: SlurmJob) -> None:
         self._slurm_admin.hold(job.id, submitted_s=job.submitted_s)
         self._reasons.forget(job.id)
         with self._state.writing() as db:
-            entitlement_actions.forget(db, [job.id], told_before_s=0)
+            decisions.forget_actions(db, [job.id], told_before_s=0)
 
     def _vacate(self, job: SlurmJob, now_s: float) -> None:
         """Preempt a job, or vacate an agent.
@@ -310,12 +309,12 @@ class Entitlements:
                 self._slurm_admin.requeue(job.id, submitted_s=job.submitted_s)
         except ClusterRefused:
             with self._state.writing() as db:
-                entitlement_actions.record_action(db, JobActions(job.id, told_s=now_s - grace_s))
+                decisions.record_action(db, JobActions(job.id, told_s=now_s - grace_s))
             raise
         with self._state.writing() as db:
-            entitlement_actions.record_action(db, JobActions(job.id, told_s=now_s))
+            decisions.record_action(db, JobActions(job.id, told_s=now_s))
             if not is_agent:
-                entitlement_actions.record_preemption(db, job.id, now_s)
+                decisions.record_preemption(db, job.id, now_s)
 
     def _explain(self, jobs: Mapping[str, SlurmJob], decided: tuple[Decision, ...], now_s: float) -> None:
         """Write on held jobs, where `squeue` shows it, why they wait."""

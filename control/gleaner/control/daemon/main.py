@@ -18,13 +18,12 @@ from gleaner.control.daemon.rebalancer import Rebalancer
 from gleaner.control.daemon.report_spool import take_spooled_reports
 from gleaner.control.daemon.serving import CannotStart, HttpServer, door_app, ready_state, serve
 from gleaner.control.daemon.slurm_shares import take_shares
-from gleaner.control.daemon.snapshots import SnapshotCache
 from gleaner.control.daemon.storage_gc import remove_drafts, remove_garbage
 from gleaner.control.daemon.web_process import WebProcess
 from gleaner.control.queue import retention
 from gleaner.control.settings import Settings
 from gleaner.control.slurm.factory import cluster
-from gleaner.control.slurm.interface import Cluster
+from gleaner.control.slurm.interface import Cluster, SnapshotCache
 from gleaner.control.slurm_admin.client import SlurmAdminClient
 
 WEB_S = 1.0

@@ -21,7 +21,6 @@ import structlog
 from gleaner.agent.common.quantities import in_words
 from gleaner.agent.system import atomic
 from gleaner.control.control_state import ControlState, provisioning_rules
-from gleaner.control.daemon.snapshots import SnapshotCache
 from gleaner.control.policy.provisioning import (
     IdleNode,
     NewAgent,
@@ -50,6 +49,7 @@ from gleaner.control.slurm.interface import (
     ClusterError,
     ClusterRefused,
     SchedulerId,
+    SnapshotCache,
 )
 from gleaner.control.slurm.snapshot import JobPhase, SlurmJob, Snapshot
 
