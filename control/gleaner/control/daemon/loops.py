@@ -6,7 +6,7 @@ its own clock (`Loop.run_once`), while `LoopThreads` calls them by the real one.
 
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
@@ -32,7 +32,6 @@ class Loop:
     every_s: float
     step: Callable[[float], object]
     leader_only: bool = True
-    _reason: str = field(default="", init=False)
 
     def run_once(self, state: ControlState, now_s: float) -> None:
         """Do one step if this program leads, and record in `state.faults` the time of the last success.
@@ -54,7 +53,7 @@ class Loop:
             _log.info("this round is left to who leads", loop=self.name, reason=str(error))
         except (ClusterError, QueueError, StorageError) as error:
             reason = str(error)
-            if reason != self._reason:
+            if reason != state.faults.troubles.get(self.name):
                 _log.warning("this has to wait", loop=self.name, reason=reason)
         else:
             state.faults.worked_s[self.name] = state.steady_clock()
@@ -62,7 +61,6 @@ class Loop:
             state.faults.troubles[self.name] = reason
         else:
             state.faults.troubles.pop(self.name, None)
-        self._reason = reason
 
 
 class LoopThreads:

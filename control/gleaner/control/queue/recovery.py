@@ -159,7 +159,7 @@ def _claim(db: Connection, row: Any, one: Found, *, now_s: float) -> None:
     if db.execute(select(AGENT.c.name).where(AGENT.c.name == agent)).first() is None:
         ended = {"name": agent, "phase": Phase.ENDED, "end_s": now_s, "submitted_s": now_s, "ended_s": now_s}
         kind = None if one.node is None else compatibility.record_kind(db, one.node)
-        db.execute(insert(AGENT), ended | {"vacate": False, "reason": PUT_BACK, "kind": kind})
+        db.execute(insert(AGENT), ended | {"reason": PUT_BACK, "kind": kind})
     take(db, [row.id], agent=agent, node=node, now_s=now_s)
 
 
