@@ -4,15 +4,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import literal, select, update
 from tests.drains.drains_harness import GRACE_S, DrainsHarness
 from tests.slurm.fake_cluster import AGENTS_IN, COMPLETING, NO_SLURM_ADMIN, OTHERS_IN, Died, FakeCluster
 
 from gleaner.agent.messages import ReturnReason
+from gleaner.control.daemon.leader import Leadership
 from gleaner.control.models.drains import DrainPhase, DrainTask
 from gleaner.control.policy.draining import Spanning
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.queue import decisions, drains
+from gleaner.control.queue import decisions, drains, leader
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.tables import DRAIN
 from gleaner.control.slurm.interface import ClusterRefused
@@ -453,3 +454,52 @@ def test_a_look_that_slurm_refuses_ends_a_drain_and_one_that_is_not_answered_doe
     assert (refused.phase, refused.said) == (DrainPhase.REFUSED, said)
     harness.nodes.read_nodes, harness.nodes.is_away = look, False  # type: ignore[method-assign]
     assert harness.drain("n1").phase is DrainPhase.EMPTY
+
+
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_a_node_that_leaves_slurm_while_it_is_drained_stops_nothing_and_is_named(
+    harness: DrainsHarness, *, is_empty: bool
+) -> None:
+    harness.nodes.run("20", "n2")
+    number = harness.ask("n1", "n2")
+    harness.done(number)
+    if is_empty:
+        harness.nodes.jobs.clear()
+        harness.done(number)
+    harness.nodes.names = ("n2", "n3")
+    seen = harness.done(number)
+    if not is_empty:
+        assert (seen.phase, seen.said) == (DrainPhase.EMPTYING, "n1: Slurm does not know it any more")
+        harness.nodes.jobs.clear()
+        seen = harness.done(number)
+        assert seen.said == "n1: Slurm does not know it any more"
+    assert seen.phase is DrainPhase.EMPTY
+    del harness.nodes.reasons["n1"]
+    assert harness.resume("n1", "n2").phase is DrainPhase.RESUMED
+    assert harness.queue.look(drains.drain_by_node) == {}
+    assert harness.drain("n3").phase is DrainPhase.EMPTY
+
+
+def test_a_node_that_leaves_slurm_while_it_is_marked_is_a_refusal_and_the_others_are_set_back(
+    harness: DrainsHarness,
+) -> None:
+    harness.nodes.slurm_admin = "away"
+    number = harness.ask("n1", "n2")
+    harness.done(number)
+    harness.nodes.names = ("n2", "n3")
+    harness.nodes.slurm_admin = "answers"
+    seen = harness.done(number)
+    assert (seen.phase, seen.said) == (DrainPhase.REFUSED, "Slurm knows no node n1")
+    assert harness.nodes.marked == set()
+
+
+def test_a_leader_that_was_succeeded_tells_no_job_to_leave(harness: DrainsHarness) -> None:
+    busy(harness)
+    harness.state.steady_clock = lambda: 0.0
+    Leadership(harness.state, "old:1:1:elsewhere").tick(0)
+    number = harness.ask("n1")
+    with transaction(harness.queue.engine) as db:
+        assert leader.try_lead(db, "new:1:1:elsewhere", now=literal(4e9), term_s=30) is not None
+    assert harness.done(number).phase is DrainPhase.ASKED
+    assert harness.nodes.acts == []
+    assert not harness.state.is_leader
