@@ -364,8 +364,8 @@ def fleet(
     """Return the agents of the queue and of the snapshot, matched with each other, at the snapshot's time.
 
     `ran_on` names the nodes on which agents were last seen running, and `withdrawn` the agents that were withdrawn. An
-    agent whose submission was never confirmed may still appear for `doubt_s`. `needs_s` is
-    the time before its end at which an agent must have begun.
+    agent whose submission was never confirmed may still appear for `doubt_s`. `needs_s` is the time before its end at
+    which an agent must have begun.
     """
     seen = {agent.name: agent for agent in view.jobs}
     phases = {agent.name: agent_phase(agent) for agent in view.jobs}

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, LargeBinary, Select, and_, bindparam, cast, delete, func, or_, select, update
+from sqlalchemy import Connection, LargeBinary, Select, and_, bindparam, case, cast, delete, func, or_, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from gleaner.agent.messages import LogLines
@@ -62,8 +62,8 @@ def append(db: Connection, job: int, attempt: int, lines: LogLines, *, most_byte
         )
     size_bytes = state.size_bytes + sum(len(line.encode()) + LINE_BYTES for line in new.values())
     db.execute(update(LOGGED).where(LOGGED.c.job == job).values(size_bytes=size_bytes))
-    while size_bytes > most_bytes:
-        size_bytes -= remove_oldest(db, job, size_bytes - most_bytes)
+    while size_bytes > most_bytes and (freed_bytes := remove_oldest(db, job, size_bytes - most_bytes)):
+        size_bytes -= freed_bytes
 
 
 def _state(db: Connection, job: int) -> Any:
@@ -110,8 +110,10 @@ def remove_oldest(db: Connection, job: int, excess_bytes: float = math.inf) -> i
     past = and_(LOG.c.job == job, LOG.c.attempt == attempt, LOG.c.number < until)
     lines = db.execute(delete(LOG).where(past)).rowcount
     if lines:
-        left = {"size_bytes": LOGGED.c.size_bytes - freed_bytes, "lines": LOGGED.c.lines + lines}
-        db.execute(update(LOGGED).where(LOGGED.c.job == job).values(left | {"attempt": attempt, "number": until}))
+        # A line may be stored with other signs than it was counted with (`StorableText`).
+        left_bytes = case((LOGGED.c.size_bytes > freed_bytes, LOGGED.c.size_bytes - freed_bytes), else_=0)
+        gone = {"size_bytes": left_bytes, "attempt": attempt, "number": until, "lines": LOGGED.c.lines + lines}
+        db.execute(update(LOGGED).where(LOGGED.c.job == job).values(gone))
     return freed_bytes
 
 
