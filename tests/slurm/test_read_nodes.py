@@ -9,8 +9,8 @@ from tests.slurm import records
 from tests.slurm.records import NODE, WORD, table
 from tests.slurm.slurm_harness import FakedSlurm
 
-from gleaner.control.daemon.drains import is_ours, kind_of
-from gleaner.control.policy.draining import Kind
+from gleaner.control.daemon.drains import deed_of, is_ours
+from gleaner.control.policy.draining import Deed
 from gleaner.control.settings import ClusterSettings
 from gleaner.control.slurm import parse, run
 from gleaner.control.slurm.interface import ClusterRefused
@@ -58,7 +58,7 @@ def test_what_is_interactive_or_says_no_cannot_be_requeued(
 ) -> None:
     shows(faked, [NODE], [JOB | {"BatchFlag": str(int(batch)), "Requeue": str(int(requeue))}])
     (job,) = slurm.read_nodes(["n1"], 1.0).jobs
-    assert kind_of(job, owners_in={"shared"}, agents_in="gleaner") is Kind.PREEMPTIBLE
+    assert deed_of(job, owners_in={"shared"}, agents_in="gleaner") is Deed.REQUEUE
     assert job.is_requeuable is (batch and requeue)
 
 

@@ -13,7 +13,7 @@ from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.loops import do_each
 from gleaner.control.models.base import replaced
 from gleaner.control.models.drains import DrainedJob, DrainPhase, DrainRow, DrainTask
-from gleaner.control.policy.draining import Deed, Kind, deed, obstacle
+from gleaner.control.policy.draining import Deed, deed, obstacle
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.queue import agents, decisions, drains, relocation
 from gleaner.control.queue.database import snapshot
@@ -27,10 +27,10 @@ from gleaner.control.slurm_admin.request import LONGEST_PERSON
 
 AWAKE_S = 10.0
 
-_KINDS = {
-    JobClass.CHECKPOINTABLE: Kind.CHECKPOINTABLE,
-    JobClass.PREEMPTIBLE: Kind.PREEMPTIBLE,
-    JobClass.NON_PREEMPTIBLE: Kind.OTHER,
+_DEEDS = {
+    JobClass.CHECKPOINTABLE: Deed.SAVE,
+    JobClass.PREEMPTIBLE: Deed.REQUEUE,
+    JobClass.NON_PREEMPTIBLE: Deed.WAIT,
 }
 
 _log = structlog.get_logger(__name__)
@@ -205,9 +205,9 @@ class Drains:
         with snapshot(self._state.engine) as db:
             known: Mapping[str, AgentFound] = relocation.find_agents(db, [job.id for job in view.jobs])
         owners_in, agents_in = settings.entitlements.partitions, settings.cluster.partition
-        kinds = {job.id: kind_of(job, owners_in=owners_in, agents_in=agents_in) for job in view.jobs}
-        in_the_way = [in_the_way_of(drain, job, kinds[job.id], known) for job in view.jobs]
-        drain = replaced(drain, jobs=drain_jobs(drain, view, kinds, known, now_s))
+        alone = {job.id: deed_of(job, owners_in=owners_in, agents_in=agents_in) for job in view.jobs}
+        in_the_way = [in_the_way_of(drain, job, alone[job.id], known) for job in view.jobs]
+        drain = replaced(drain, jobs=drain_jobs(drain, view, alone, known, now_s))
         return drain, tuple(filter(None, (*in_the_way, view.gaps))), {job.id: job for job in view.jobs}
 
     def _tell(self, job: DrainedJob, found: Mapping[str, SlurmJob], now_s: float, problems: list[str]) -> DrainedJob:
@@ -286,20 +286,21 @@ def _over(drain: DrainRow, phase: DrainPhase, said: str, now_s: float) -> DrainR
 # ── the jobs on the nodes, in the form that the policy and the queue's table take: only values ──
 
 
-def kind_of(job: SlurmJob, *, owners_in: Collection[str], agents_in: str) -> Kind:
-    """Return the kind of a job. The class that a job declares is valid only in the owners' partitions."""
+def deed_of(job: SlurmJob, *, owners_in: Collection[str], agents_in: str) -> Deed:
+    """Return the action for a job on drained nodes alone. The class that a job declares is valid only in the owners'
+    partitions."""
     if job.partitions == (agents_in,):
-        return Kind.AGENT
-    return _KINDS[job_class(job)] if set(job.partitions) <= set(owners_in) else Kind.OTHER
+        return Deed.VACATE
+    return _DEEDS[job_class(job)] if set(job.partitions) <= set(owners_in) else Deed.WAIT
 
 
-def in_the_way_of(drain: DrainRow, job: SlurmJob, kind: Kind, agents: Mapping[str, AgentFound]) -> str:
+def in_the_way_of(drain: DrainRow, job: SlurmJob, alone: Deed, agents: Mapping[str, AgentFound]) -> str:
     """Return the reason why a job prevents its nodes from being drained, or "" if it does not."""
     cannot = agents[job.id].cannot if job.id in agents else ""
-    if kind is Kind.PREEMPTIBLE and not job.is_requeuable:
+    if alone is Deed.REQUEUE and not job.is_requeuable:
         cannot = "it cannot be requeued: it is interactive, or was submitted with --no-requeue"
-    name = f"agent {job.id}" if kind is Kind.AGENT else f"{job.user}'s job {job.id}"
-    return obstacle(name, kind, elsewhere=_elsewhere(drain, job), cannot=cannot, spanning=drain.spanning)
+    name = f"agent {job.id}" if alone is Deed.VACATE else f"{job.user}'s job {job.id}"
+    return obstacle(name, alone, elsewhere=_elsewhere(drain, job), cannot=cannot, spanning=drain.spanning)
 
 
 def _elsewhere(drain: DrainRow, job: SlurmJob) -> list[str]:
@@ -307,7 +308,7 @@ def _elsewhere(drain: DrainRow, job: SlurmJob) -> list[str]:
 
 
 def drain_jobs(
-    drain: DrainRow, view: Snapshot, kinds: Mapping[str, Kind], agents: Mapping[str, AgentFound], now_s: float
+    drain: DrainRow, view: Snapshot, alone: Mapping[str, Deed], agents: Mapping[str, AgentFound], now_s: float
 ) -> tuple[DrainedJob, ...]:
     """Return the jobs of a drain: those that were known before, and those that are there now.
 
@@ -320,8 +321,7 @@ def drain_jobs(
         fresh = DrainedJob(
             job=job.id,
             user=job.user,
-            kind=kinds[job.id],
-            deed=deed(kinds[job.id], spans=bool(_elsewhere(drain, job)), spanning=drain.spanning),
+            deed=deed(alone[job.id], spans=bool(_elsewhere(drain, job)), spanning=drain.spanning),
             nodes=job.nodes,
             until_s=job.end_s,
             at_first=max(1, left),
