@@ -353,18 +353,6 @@ def test_pending_agents_are_withdrawn_when_nothing_waits_any_more(harness: Daemo
     assert [call["words"] for call in faked.calls("scancel")] == [["100"]]
 
 
-def test_an_agent_we_have_given_up_that_turns_up_pending_is_withdrawn(
-    harness: DaemonHarness, faked: FakedSlurm
-) -> None:
-    faked.switch("stuck")
-    harness.submit_jobs(1)
-    harness.round()
-    with transaction(harness.state.engine) as db:
-        agents.forget_unstarted(db, harness.agents()[0].name, now_s=harness.now_s, reason="given up")
-    harness.round()
-    assert [call["words"] for call in faked.calls("scancel")] == [["100"]]
-
-
 def test_a_node_on_which_three_agents_die_in_a_row_is_left_alone_for_a_while(
     harness: DaemonHarness, faked: FakedSlurm
 ) -> None:
