@@ -1,7 +1,6 @@
 """The report of a month."""
 
 import os
-from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated
 
@@ -10,7 +9,7 @@ from fastapi import APIRouter, HTTPException, Query
 from gleaner.agent.common.quantities import in_words
 from gleaner.control.api.access import User
 from gleaner.control.api.problems import documented
-from gleaner.control.models.report import MonthReport, RegularHarm, RegularWaits, ReportFilter
+from gleaner.control.models.report import MonthReport, RegularWaits, ReportFilter
 from gleaner.control.policy.harm import Harm, harm
 from gleaner.control.policy.node_time import DAY_S, RESOLUTIONS, NodeTime, shares_of_agents
 from gleaner.control.queue import node_history, regular_delays
@@ -71,8 +70,8 @@ def report(caller: User, wanted: Annotated[ReportFilter, Query()]) -> MonthRepor
         regular=None if accounted is None else RegularWaits.model_validate(accounted, from_attributes=True),
         group=caller.group,
         rows=rows,
-        harm_day=RegularHarm(**asdict(harm_day)),
-        harm_month=RegularHarm(**asdict(harm_month)),
+        harm_day=harm_day,
+        harm_month=harm_month,
         stored_bytes=groups,
         **agents,
         **sums,

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from gleaner.agent.messages import Assignment
 from gleaner.control.policy.fair_share import ShareRules, Shares
-from gleaner.control.queue.queries import GroupUsage, group_usage
+from gleaner.control.queue.queries import group_usage
 from gleaner.control.queue.small_cache import SmallCache
 
 FRESH_S = 1.0
@@ -37,7 +37,7 @@ class UsageCache:
         self._clock = steady_clock
         self._lock = threading.Lock()
         self._readings = SmallCache[None, None](steady_clock)
-        self._now: GroupUsage | None = None
+        self._now: Shares | None = None
         self._tokens = float(RECORDED_AT_ONCE)
         self._tokens_s = steady_clock()
 
@@ -45,8 +45,7 @@ class UsageCache:
         """Return the usage of all groups. This connection reads it again if the last reading is old."""
         self._readings.get(None, lambda: self._read(db), fresh_s=FRESH_S, rest=REST)
         with self._lock:
-            now = self._now or GroupUsage()
-            return Shares(rules, now.capacity_cpus, dict(now.holds_cpus), now.waiting)
+            return replace(self._now or Shares(), rules=rules)
 
     def record_claims(self, assignments: Sequence[Assignment]) -> None:
         """Record that these jobs run now."""
