@@ -5,7 +5,7 @@ from dataclasses import replace
 from tests.slurm.records import agent, node, seen
 
 from gleaner.control.daemon.provisioning import Fleet, Unstarted, fleet, idle_nodes
-from gleaner.control.policy.provisioning import IdleNode, PendingAgent, RunningAgent
+from gleaner.control.policy.provisioning import PendingAgent, RunningAgent
 from gleaner.control.policy.resources import Resources
 from gleaner.control.queue.queries import AgentHere
 from gleaner.control.queue.tables import Phase
@@ -80,4 +80,4 @@ def test_a_registered_agent_that_slurm_no_longer_names_is_closed_only_once_it_is
 
 def test_nodes_that_slurm_has_planned_for_somebody_are_idle_nodes() -> None:
     view = seen(1000, USED, IDLE, node("n3", 6, 4000, "IDLE", "PLANNED"))
-    assert idle_nodes(view) == (IdleNode("n2", Resources(6, 4000)), IdleNode("n3", Resources(6, 4000)))
+    assert idle_nodes(view) == dict.fromkeys(("n2", "n3"), Resources(6, 4000))

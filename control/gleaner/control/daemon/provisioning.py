@@ -22,7 +22,6 @@ from gleaner.agent.common.quantities import in_words
 from gleaner.agent.system import atomic
 from gleaner.control.control_state import ControlState, provisioning_rules
 from gleaner.control.policy.provisioning import (
-    IdleNode,
     NewAgent,
     PendingAgent,
     Plan,
@@ -261,7 +260,7 @@ class Provisioning:
                 now_s=now_s,
                 rules=rules,
                 all_nodes=frozenset(view.nodes),
-                nodes=() if kill_switch(view, self._state.settings.cluster.partition) else idle_nodes(view),
+                nodes={} if kill_switch(view, self._state.settings.cluster.partition) else idle_nodes(view),
                 excluded=frozenset(excluded),
                 pending=seen.pending,
                 # An agent on an excluded node takes one job only, so its free cores do not count as room for waiting
@@ -406,11 +405,9 @@ def fleet(
     )
 
 
-def idle_nodes(view: Snapshot) -> tuple[IdleNode, ...]:
-    """Return the idle nodes of the snapshot, in the form that the policy takes."""
-    return tuple(
-        IdleNode(node.name, Resources(node.cpus, node.memory_mib)) for node in view.nodes.values() if node.is_idle
-    )
+def idle_nodes(view: Snapshot) -> dict[str, Resources]:
+    """Return the idle nodes of the snapshot, with their size."""
+    return {node.name: Resources(node.cpus, node.memory_mib) for node in view.nodes.values() if node.is_idle}
 
 
 def _unstarted(agent: AgentHere, node: str | None, why: Why | None, view: Snapshot, needs_s: float) -> Unstarted:
