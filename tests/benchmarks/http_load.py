@@ -21,7 +21,6 @@ from gleaner.control.queue import agents, tokens
 from gleaner.control.queue.database import transaction
 from gleaner.control.settings import (
     ApiSettings,
-    ClusterSettings,
     QueueSettings,
     Settings,
     StorageSettings,
@@ -67,7 +66,6 @@ def measure(engine: Engine, url: str, *, place: Path, agents_at_once: int, secon
 def _serve(url: str, port: int, place: str) -> None:
     settings = Settings(
         queue=QueueSettings(url=url, lease_s=3600),
-        cluster=ClusterSettings(backend="local", local_agents=0),
         api=ApiSettings(agents_port=port),
         storage=StorageSettings(folder=Path(place) / "storage"),
     )

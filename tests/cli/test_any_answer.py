@@ -44,7 +44,7 @@ DRAIN: dict[str, Any] = {
     "said": "why",
     "jobs": [
         {
-            "job": "7", "user": "alice", "kind": "agent", "deed": "vacate", "nodes": ["n1"], "until_s": 1.7e9,
+            "job": "7", "user": "alice", "deed": "vacate", "nodes": ["n1"], "until_s": 1.7e9,
             "at_first": 1, "left": 1, "told_s": None, "gone_s": None,
         }
     ],

@@ -32,7 +32,7 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[cluster]\nbackend = 'pbs'\n", "{file}, line 2: [cluster] backend must be 'slurm', 'pyslurm', 'auto' or 'lo"),
+        ("[cluster]\nbackend = 'pbs'\n", "{file}, line 2: [cluster] backend must be 'slurm' or 'pyslurm'"),
         ("[queue]\nlease_s = 10\n", "{file}, line 1: [queue]: lease_s must be at least twice heartbeat_s"),
         (
             "[groups]\nentitled = {physics = 70, chemistry = 40}\n",

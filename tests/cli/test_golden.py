@@ -71,7 +71,7 @@ QUIET: dict[str, Any] = {
     "regular": True, "wrong": ["its clock is wrong", "slurm.conf has no RealMemory for it"],
 }  # fmt: skip
 TWO_NODES = NODES | {"nodes": [*NODES["nodes"], NODES["nodes"][0] | QUIET, NODES["nodes"][0] | {"agent": None}]}
-LEFT: dict[str, Any] = {"job": "12_3", "kind": "other", "deed": "wait", "nodes": ["n1", "n2"], "until_s": None}
+LEFT: dict[str, Any] = {"job": "12_3", "deed": "wait", "nodes": ["n1", "n2"], "until_s": None}
 DRAINED = DRAIN | {
     "task": "drain", "phase": "empty", "said": "", "jobs": [DRAIN["jobs"][0] | {"at_first": 4, "gone_s": 1.55e9}],
 }  # fmt: skip

@@ -101,7 +101,6 @@ def test_a_new_site_needs_four_commands(admin: CliHarness, tmp_path: Path) -> No
         "GLEANER_QUEUE__SECRET_KEY_FILE": str(tmp_path / "site.key"),
         "GLEANER_API__PORT": str(port),
         "GLEANER_API__AGENTS_PORT": "0",
-        "GLEANER_CLUSTER__LOCAL_AGENTS": "0",
         "GLEANER_CLIENT__URL": f"http://127.0.0.1:{port}",
         "GLEANER_CLIENT__TOKEN_FILE": str(tmp_path / "site-token"),
     }

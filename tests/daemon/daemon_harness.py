@@ -12,14 +12,13 @@ from gleaner.agent.messages import Assignments, ClaimRequest, Deregistration, No
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.loops import Loop
 from gleaner.control.daemon.provisioning import Provisioning
-from gleaner.control.daemon.snapshots import SnapshotCache
 from gleaner.control.models.agents import AgentRow
 from gleaner.control.models.jobs import Submission
 from gleaner.control.queue import agents, claims, jobs, node_health, queries
 from gleaner.control.queue.database import connect, snapshot, transaction
 from gleaner.control.settings import ClusterSettings, QueueSettings, RoundSettings, Settings, StorageSettings
 from gleaner.control.slurm.factory import cluster
-from gleaner.control.slurm.interface import Cluster
+from gleaner.control.slurm.interface import Cluster, SnapshotCache
 
 LEASE_S = 180.0
 

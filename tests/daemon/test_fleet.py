@@ -5,14 +5,14 @@ from dataclasses import replace
 from tests.slurm.records import agent, node, seen
 
 from gleaner.control.daemon.provisioning import Fleet, Unstarted, fleet, idle_nodes
-from gleaner.control.policy.provisioning import IdleNode, PendingAgent, RunningAgent
+from gleaner.control.policy.provisioning import PendingAgent, RunningAgent
 from gleaner.control.policy.resources import Resources
 from gleaner.control.queue.queries import AgentHere
 from gleaner.control.queue.tables import Phase
 from gleaner.control.slurm.interface import SchedulerId
 from gleaner.control.slurm.snapshot import Snapshot
 
-NOTHING = Fleet((), (), (), (), (), ())
+NOTHING = Fleet((), (), (), (), ())
 STAYS = (("a", SchedulerId("7")),)
 SUBMITTED = AgentHere("a", Phase.SUBMITTED, "7", 5000, 900, None, None, None)
 LIVE = AgentHere("a", Phase.LIVE, "7", 5000, 900, "n1", 2, 300)
@@ -26,10 +26,9 @@ WITHOUT = seen(1000, node("n1"), IDLE)
 def together(
     *here: AgentHere,
     view: Snapshot = VIEW,
-    closed: frozenset[str] = frozenset(),
     ran_on: dict[str, str] | None = None,
 ) -> Fleet:
-    return fleet(here, view, closed=closed, ran_on=ran_on or {}, doubt_s=60, needs_s=60)
+    return fleet(here, view, ran_on=ran_on or {}, withdrawn={}, doubt_s=60, needs_s=60)
 
 
 def test_a_running_agent_offers_what_its_jobs_leave_free() -> None:
@@ -52,8 +51,7 @@ def test_a_pending_agent_is_pending() -> None:
     assert together(SUBMITTED, view=PENDING) == replace(NOTHING, pending=(PendingAgent("a", 900, 5000),))
 
 
-def test_a_pending_agent_that_is_closed_for_us_is_withdrawn_and_a_strangers_is_left_alone() -> None:
-    assert together(view=PENDING, closed=frozenset({"a"})).useless == ("7",)
+def test_a_strangers_pending_agent_is_left_alone() -> None:
     assert together(view=PENDING) == NOTHING
 
 
@@ -82,4 +80,4 @@ def test_a_registered_agent_that_slurm_no_longer_names_is_closed_only_once_it_is
 
 def test_nodes_that_slurm_has_planned_for_somebody_are_idle_nodes() -> None:
     view = seen(1000, USED, IDLE, node("n3", 6, 4000, "IDLE", "PLANNED"))
-    assert idle_nodes(view) == (IdleNode("n2", Resources(6, 4000)), IdleNode("n3", Resources(6, 4000)))
+    assert idle_nodes(view) == dict.fromkeys(("n2", "n3"), Resources(6, 4000))

@@ -223,14 +223,14 @@ def test_a_trouble_is_said_once_until_it_is_over(state: ControlState, error: typ
         if (outcome := next(outcomes)) is not None:
             raise outcome
 
-    loop = Loop("drains", 2, step, "drains wait")
+    loop = Loop("drains", 2, step)
     with capture_logs() as logs:
         for _ in range(5):
             loop.run_once(state, 5.0)
     assert [(line["event"], line["reason"]) for line in logs] == [
-        ("drains wait", "away"),
-        ("drains wait", "busy"),
-        ("drains wait", "busy"),
+        ("this has to wait", "away"),
+        ("this has to wait", "busy"),
+        ("this has to wait", "busy"),
     ]
 
 

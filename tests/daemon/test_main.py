@@ -1,6 +1,5 @@
 """The control program as a process of its own: started, asked, ended, killed, started again."""
 
-import json
 import os
 import re
 import signal
@@ -18,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 import structlog
-from tests.slurm.slurm_harness import LOCAL_AGENT
+from tests.slurm.slurm_harness import FakedSlurm
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.cli import app
@@ -29,7 +28,6 @@ from gleaner.control.settings import Settings
 pytestmark = pytest.mark.slow
 
 PROGRAM = "from gleaner.control.cli.main import main; import sys; sys.argv[0] = 'glean'; sys.exit(main())"
-IDLE_AGENT = json.dumps(LOCAL_AGENT)
 
 
 def until(holds: Callable[[], Any], *, within_s: float = 150) -> Any:
@@ -42,7 +40,7 @@ def until(holds: Callable[[], Any], *, within_s: float = 150) -> Any:
 
 @dataclass
 class Control:
-    """A control program with the local backend, whose agents do nothing."""
+    """A control program, whose agents are faked."""
 
     folder: Path
     url: str
@@ -88,7 +86,6 @@ class Control:
         self.settings.write_text(
             f'[queue]\nurl = "{self.url}"\nlease_s = 20\nheartbeat_s = 4\n'
             f"[rounds]\nlength_s = 1000000\nshortest_slice_s = 5\npoll_s = 1\n"
-            f'[cluster]\nbackend = "local"\nlocal_agents = 2\nagent_command = {IDLE_AGENT}\n'
             f'[api]\nport = 0\nagents_port = 0\n[storage]\nfolder = "{self.folder / "storage"}"\n'
         )
 
@@ -136,14 +133,10 @@ class Control:
 
 
 @pytest.fixture
-def control(tmp_path: Path, sqlite_url: str) -> Iterator[Control]:
+def control(tmp_path: Path, sqlite_url: str, faked: FakedSlurm) -> Iterator[Control]:
     FolderStorage(tmp_path / "storage").prepare()
     control = Control(tmp_path, sqlite_url)
     yield control
-    for pid_file in (tmp_path / "storage" / "local-agents").glob("*.pid"):
-        words = Path(f"/proc/{pid_file.read_text().strip()}/cmdline")
-        if words.exists() and pid_file.stem.encode() in words.read_bytes():
-            os.kill(int(pid_file.read_text()), signal.SIGTERM)
     if control.process is not None and control.process.poll() is None:
         control.process.kill()
 
@@ -255,11 +248,8 @@ def test_what_keeps_it_from_starting_is_said_in_one_line(control: Control, tmp_p
     said = control.refused(GLEANER_API__CERTIFICATE=bad, GLEANER_API__KEY=bad)
     assert said.startswith("glean: [api] certificate and key cannot be used")
     assert "\n" not in said
-    said = control.refused(GLEANER_ENTITLEMENTS__MODE="dry-run", GLEANER_ENTITLEMENTS__PARTITIONS='["shared"]')
-    assert said == (
-        "glean: [entitlements] mode is dry-run, but [cluster] backend is local: only a Slurm cluster can have"
-        " entitlements"
-    ), "and nothing else: it has neither led nor submitted agents"
+    said = control.refused(GLEANER_ENTITLEMENTS__MODE="dry-run", GLEANER_ENTITLEMENTS__PARTITIONS='["gleaner"]')
+    assert said == "glean: [entitlements] partitions names gleaner, which is the agents' own", "it has not led"
 
 
 def has_ipv6() -> bool:

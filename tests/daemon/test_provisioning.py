@@ -304,9 +304,7 @@ def test_agents_that_slurm_does_not_start_are_withdrawn_but_for_one_and_the_paus
     assert harness.state.problem == ""
 
 
-def test_while_the_kill_switch_is_on_nothing_is_submitted_and_agents_that_were_cancelled_are_called_so(
-    harness: DaemonHarness, faked: FakedSlurm
-) -> None:
+def test_while_the_kill_switch_is_on_nothing_is_submitted(harness: DaemonHarness, faked: FakedSlurm) -> None:
     faked.switch("stuck")
     harness.submit_jobs(1)
     harness.round()
@@ -315,7 +313,7 @@ def test_while_the_kill_switch_is_on_nothing_is_submitted_and_agents_that_were_c
     harness.round()
     harness.round()
     assert len(faked.calls("sbatch")) == 1
-    assert harness.agents()[0].reason == "it was cancelled"
+    assert harness.agents()[0].reason == "it ended before it registered"
     assert harness.state.problem.startswith("the partition gleaner is DOWN, so no agent starts")
     faked.heal("closed")
     harness.round()
@@ -351,18 +349,6 @@ def test_pending_agents_are_withdrawn_when_nothing_waits_any_more(harness: Daemo
     harness.round()
     with transaction(harness.state.engine) as db:
         jobs.cancel(db, job, now_s=harness.now_s)
-    harness.round()
-    assert [call["words"] for call in faked.calls("scancel")] == [["100"]]
-
-
-def test_an_agent_we_have_given_up_that_turns_up_pending_is_withdrawn(
-    harness: DaemonHarness, faked: FakedSlurm
-) -> None:
-    faked.switch("stuck")
-    harness.submit_jobs(1)
-    harness.round()
-    with transaction(harness.state.engine) as db:
-        agents.forget_unstarted(db, harness.agents()[0].name, now_s=harness.now_s, reason="given up")
     harness.round()
     assert [call["words"] for call in faked.calls("scancel")] == [["100"]]
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from tests.slurm.fake_cluster import FakeCluster
 
-from gleaner.control.daemon.snapshots import SnapshotCache
+from gleaner.control.slurm.interface import SnapshotCache
 from gleaner.control.slurm.snapshot import Snapshot
 
 

@@ -126,7 +126,6 @@ OF_CONTROL: tuple[tuple[str, str, Plant], ...] = (
     ("service account", "warning", mode("storage", 0o755)),
     ("Slurm's programs", "fault", lambda one: one.says.pop("sbatch --version")),
     ("Slurm's programs", "fault", text("scancel --version", "24.11.5", "21.08.1")),
-    ("Slurm's programs", "warning", table("cluster", backend="local")),
     ("slurm.conf", "fault", conf("select/cons_tres", "select/linear")),
     ("slurm.conf", "fault", conf("CR_CORE_MEMORY", "CR_CORE")),
     ("slurm.conf", "fault", conf("sched/backfill", "sched/builtin")),

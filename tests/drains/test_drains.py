@@ -13,7 +13,7 @@ from gleaner.control.daemon.leader import Leadership
 from gleaner.control.models.drains import DrainPhase, DrainTask
 from gleaner.control.policy.draining import Spanning
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.queue import drains, entitlement_actions, leader
+from gleaner.control.queue import decisions, drains, leader
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.tables import DRAIN
 from gleaner.control.slurm.interface import ClusterRefused
@@ -65,7 +65,7 @@ def test_where_entitlements_are_on_it_lets_jobs_start_again_itself(tmp_path: Pat
     busy(harness)
     number = harness.ask("n1")
     harness.done(number, rounds=1)
-    assert set(harness.queue.look(entitlement_actions.actions)) == {"11", "12"}, "it counts them as leaving"
+    assert set(harness.queue.look(decisions.actions)) == {"11", "12"}, "it counts them as leaving"
     assert harness.done(number).phase is DrainPhase.EMPTY
     assert not any(act[0] == "release" for act in harness.nodes.acts)
 
@@ -454,18 +454,6 @@ def test_a_look_that_slurm_refuses_ends_a_drain_and_one_that_is_not_answered_doe
     assert (refused.phase, refused.said) == (DrainPhase.REFUSED, said)
     harness.nodes.read_nodes, harness.nodes.is_away = look, False  # type: ignore[method-assign]
     assert harness.drain("n1").phase is DrainPhase.EMPTY
-
-
-def test_what_was_only_asked_for_is_withdrawn_whatever_slurm_says(harness: DrainsHarness) -> None:
-    harness.nodes.is_away = True
-    number = harness.ask("n1")
-    harness.done(number)
-    resumed = harness.done(harness.ask("n1", task=DrainTask.RESUME), rounds=1)
-    assert resumed.phase is DrainPhase.RESUMED
-    assert (harness.seen(number).phase, harness.seen(number).said) == (DrainPhase.REFUSED, "withdrawn by root")
-    harness.nodes.is_away = False
-    harness.done(number)
-    assert harness.nodes.acts == []
 
 
 @pytest.mark.parametrize("is_empty", [False, True])

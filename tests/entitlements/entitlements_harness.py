@@ -12,13 +12,13 @@ from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.entitlements import Entitlements
 from gleaner.control.daemon.loops import Loop
-from gleaner.control.daemon.snapshots import SnapshotCache
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.subjects import slurm_subject
 from gleaner.control.queue import decisions
 from gleaner.control.queue.database import connect, snapshot
 from gleaner.control.queue.decisions import StoredDecision
 from gleaner.control.settings import ClusterSettings, EntitlementSettings, QueueSettings, Settings, StorageSettings
+from gleaner.control.slurm.interface import SnapshotCache
 
 SHARES = {"physics": 50.0, "chemistry": 30.0, "biology": 20.0}
 """Of 18 CPUs: 9, 5 and 3."""

@@ -6,7 +6,7 @@ from tests.entitlements.entitlements_harness import EntitlementsHarness
 from tests.slurm.fake_cluster import Died
 
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.queue import entitlement_actions
+from gleaner.control.queue import decisions
 from gleaner.control.queue.database import snapshot, transaction
 
 SAVED, KILLED = JobClass.CHECKPOINTABLE, JobClass.PREEMPTIBLE
@@ -32,7 +32,7 @@ def told(harness: EntitlementsHarness) -> list[str]:
 
 def counted(harness: EntitlementsHarness) -> int:
     with snapshot(harness.state.engine) as db:
-        return entitlement_actions.preemptions_since(db, 0)
+        return decisions.preemptions_since(db, 0)
 
 
 @pytest.mark.slow
@@ -84,40 +84,15 @@ def test_slurm_going_away_after_the_first_of_two_victims_was_told_loses_nothing(
     assert len(told(harness)) == len(set(told(harness))) == counted(harness) == 2
 
 
-def test_a_restart_while_accounting_is_away_lets_nothing_go_that_is_held(harness: EntitlementsHarness) -> None:
-    """Slurm's own daemon works on without slurmdbd, and so do the jobs that it holds for us."""
-    harness.cluster.enter("b", "biology", 4)
-    harness.rounds()
-    harness.restart()
+def test_nothing_is_held_or_decided_before_the_check_has_passed(harness: EntitlementsHarness) -> None:
     harness.cluster.keeps_no_accounts = True
-    harness.rounds(12)
-    assert harness.cluster.heard_s > harness.cluster.now_s - 2 * 5
+    harness.rounds(3)
+    assert harness.cluster.heard_s == 0
     assert "sacctmgr" in harness.state.entitlements.problem
     assert harness.state.entitlements.view is None, "nothing is decided by settings that nobody has checked"
     harness.cluster.keeps_no_accounts = False
     harness.rounds()
     assert harness.state.entitlements.problem == ""
-
-
-def test_settings_that_nobody_can_check_hold_jobs_for_an_hour_and_no_longer(harness: EntitlementsHarness) -> None:
-    harness.cluster.enter("b", "biology", 4)
-    harness.rounds()
-    harness.restart()
-    harness.cluster.keeps_no_accounts = True
-    harness.rounds()
-    harness.cluster.is_away = True
-    harness.rounds()
-    last_s = harness.cluster.heard_s
-    assert last_s == harness.cluster.now_s - 5, "whether any is held cannot be told"
-    harness.cluster.pass_time(3600)
-    harness.rounds(2)
-    assert harness.cluster.heard_s == last_s
-
-
-def test_where_nothing_is_held_nothing_is_before_the_check_has_passed(harness: EntitlementsHarness) -> None:
-    harness.cluster.keeps_no_accounts = True
-    harness.rounds(3)
-    assert harness.cluster.heard_s == 0
 
 
 def test_what_the_slurm_admin_refuses_to_enforce_is_not_stored_as_done(harness: EntitlementsHarness) -> None:

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gleaner.control.policy.provisioning import (
-    IdleNode,
     PendingAgent,
     ProvisioningRules,
     ProvisioningView,
@@ -90,7 +89,7 @@ def view_of(asked: Question) -> ProvisioningView:
         now_s=0.0,
         rules=ProvisioningRules(asked.slice_s, 0.0, False, SHORTEST_S, SOON_S, asked.at_most + len(held)),
         all_nodes=frozenset(),
-        nodes=tuple(IdleNode(name, Resources(room.cpus, room.memory_mib)) for name, room in places if not room.is_held),
+        nodes={name: Resources(room.cpus, room.memory_mib) for name, room in places if not room.is_held},
         excluded=frozenset(),
         pending=tuple(PendingAgent(f"a{at}", 0.0, SOON_S) for at in range(asked.pending)),
         running=(*held, *others),

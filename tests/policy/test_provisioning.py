@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from hypothesis import strategies as st
 from gleaner.agent.settings import SiteAgentSettings
 from gleaner.control.control_state import provisioning_rules
 from gleaner.control.policy.provisioning import (
-    IdleNode,
     NewAgent,
     PendingAgent,
     Plan,
@@ -35,22 +35,24 @@ RULES = ProvisioningRules(
 NODE = Resources(cpus=8, memory_mib=16_000)
 
 
-def nodes(count: int, room: Resources = NODE) -> tuple[IdleNode, ...]:
-    return tuple(IdleNode(f"n{i}", room) for i in range(1, count + 1))
+def nodes(count: int, room: Resources = NODE) -> dict[str, Resources]:
+    return {f"n{i}": room for i in range(1, count + 1)}
+
+
+FOUR = nodes(4)
 
 
 def view(
     *,
     now_s: float = 10 * HOUR + 60,
     rules: ProvisioningRules = RULES,
-    idle: tuple[IdleNode, ...] = nodes(4),
+    idle: Mapping[str, Resources] = FOUR,
     excluded: frozenset[str] = frozenset(),
     pending: tuple[PendingAgent, ...] = (),
     running: tuple[RunningAgent, ...] = (),
     waiting: tuple[WaitingJobs, ...] = (WaitingJobs(8, 1000, 100),),
 ) -> ProvisioningView:
-    known = frozenset(node.name for node in idle)
-    return ProvisioningView(now_s, rules, known, idle, excluded, pending, running, waiting)
+    return ProvisioningView(now_s, rules, frozenset(idle), idle, excluded, pending, running, waiting)
 
 
 def pending(count: int, *, submitted_s: float = 10 * HOUR + 30) -> tuple[PendingAgent, ...]:
@@ -63,7 +65,7 @@ def test_every_idle_node_gets_an_agent_that_ends_at_the_next_full_hour() -> None
 
 
 def test_no_agent_is_submitted_for_jobs_that_can_go_on_nowhere() -> None:
-    all_nodes = frozenset(node.name for node in nodes(4))
+    all_nodes = frozenset(nodes(4))
     assert plan(view(waiting=(WaitingJobs(1, 100, 9, all_nodes),))).submit == ()
 
 
@@ -207,9 +209,7 @@ def test_of_agents_that_slurm_does_not_start_soon_the_oldest_stays_to_show_when_
 
 
 rooms = st.builds(Resources, cpus=st.integers(1, 64), memory_mib=st.integers(1, 4000))
-some_nodes = st.lists(rooms, max_size=12).map(
-    lambda made: tuple(IdleNode(f"n{i}", room) for i, room in enumerate(made))
-)
+some_nodes = st.lists(rooms, max_size=12).map(lambda made: {f"n{i}": room for i, room in enumerate(made)})
 rules = st.builds(
     ProvisioningRules,
     length_s=st.floats(60, 7200),
@@ -262,7 +262,7 @@ def test_no_agent_is_kept_off_a_node_that_the_scheduler_does_not_know(
 ) -> None:
     """It would refuse every agent for one such name."""
     rules = replace(a_view.rules, agents_at_most=3, shortest_slice_s=0)
-    free, wanted = (IdleNode("n99", NODE),), (WaitingJobs(1, 1, 1, misfits),)
+    free, wanted = {"n99": NODE}, (WaitingJobs(1, 1, 1, misfits),)
     (agent,) = plan(replace(a_view, rules=rules, nodes=free, pending=(), running=(), waiting=wanted)).submit
     assert set(agent.exclude) == (a_view.excluded | misfits) & a_view.all_nodes
     for other in plan(a_view).submit:
@@ -271,7 +271,7 @@ def test_no_agent_is_kept_off_a_node_that_the_scheduler_does_not_know(
 
 @given(views)
 def test_the_same_view_gives_the_same_plan(a_view: ProvisioningView) -> None:
-    again = replace(a_view, nodes=tuple(reversed(a_view.nodes)), waiting=tuple(reversed(a_view.waiting)))
+    again = replace(a_view, nodes=dict(reversed(a_view.nodes.items())), waiting=tuple(reversed(a_view.waiting)))
     assert plan(a_view) == plan(again)
 
 

@@ -7,7 +7,7 @@ from tests.queue.queue_harness import QueueHarness
 
 from gleaner.control.models.base import replaced
 from gleaner.control.models.drains import DrainedJob, DrainPhase, DrainRow, DrainTask
-from gleaner.control.policy.draining import Deed, Kind
+from gleaner.control.policy.draining import Deed
 from gleaner.control.queue import agents, drains, relocation
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.errors import Conflict, NotFound
@@ -16,7 +16,6 @@ from gleaner.control.queue.tables import DRAIN
 JOB = DrainedJob(
     job="7_1",
     user="alice",
-    kind=Kind.AGENT,
     deed=Deed.VACATE,
     nodes=("n1", "n2"),
     until_s=None,

@@ -16,7 +16,7 @@ from gleaner.control.policy.provisioning import WaitingJobs
 from gleaner.control.policy.replay import REPLAYS
 from gleaner.control.queue import claims, decisions, queries
 from gleaner.control.queue.database import connect
-from gleaner.control.queue.queries import GroupUsage, group_usage
+from gleaner.control.queue.queries import group_usage
 from gleaner.control.states import State
 
 
@@ -122,7 +122,7 @@ def test_what_groups_hold_is_what_their_running_jobs_have(harness: QueueHarness)
     harness.claim("a", most=1)
     harness.job(group="chemistry", hold=True)
     harness.job(group="biology")
-    assert harness.look(group_usage) == GroupUsage(4, {"physics": 3}, frozenset({"physics", "biology"}))
+    assert harness.look(group_usage) == Shares(ShareRules(), 4, {"physics": 3}, frozenset({"physics", "biology"}))
 
 
 def test_the_planner_counts_waiting_jobs_of_one_size_whoever_owns_them(harness: QueueHarness) -> None:

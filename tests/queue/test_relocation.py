@@ -150,7 +150,7 @@ def test_room_that_is_promised_to_one_job_is_not_promised_to_another(harness: Qu
 
 def test_a_node_that_cannot_restore_it_is_refused(harness: QueueHarness) -> None:
     job = two_agents(harness, cpu_features=("avx",))
-    with pytest.raises(Conflict, match="cannot be restored on node-of-two"):
+    with pytest.raises(Conflict, match="to node-of-two: it cannot continue there"):
         ask(harness, job, to="node-of-two")
 
 

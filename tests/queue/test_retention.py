@@ -1,5 +1,6 @@
 """Retention: what is removed from the queue, what stays, and what a log shows that has lost its beginning."""
 
+from collections import deque
 from typing import Any
 
 from tests.queue.queue_harness import QueueHarness
@@ -8,12 +9,9 @@ from gleaner.control.queue import logs, queries, retention
 from gleaner.control.queue.tokens import identify
 
 
-def trim(harness: QueueHarness, job: int, *, keep: int, at_most: int = 1000) -> list[int]:
-    """Trim until nothing is left to remove. Return how many lines went at each step."""
-    steps: list[int] = []
-    while rows := harness.do(retention.trim, job, keep=keep, at_most=at_most):
-        steps.append(rows)
-    return steps
+def trim(harness: QueueHarness, job: int) -> None:
+    """Remove all lines of a job that has ended."""
+    harness.do(retention.remove_lines, deque([job]), before_s=1e12)
 
 
 def shown(harness: QueueHarness, job: int, first: int = 0, limit: int = 100) -> tuple[int, tuple[str, ...]]:
@@ -30,68 +28,31 @@ def numbered(low: int, high: int) -> tuple[str, ...]:
     return tuple(f"line {number}" for number in range(low, high))
 
 
-def test_the_oldest_lines_go_and_the_others_keep_their_numbers(harness: QueueHarness) -> None:
-    job = harness.job()
-    harness.claim(harness.agent("a"))
-    harness.log(job, 1, 0, *numbered(0, 10))
-    assert trim(harness, job, keep=10) == []
-    assert trim(harness, job, keep=3, at_most=5) == [5, 2]
-    assert shown(harness, job) == (7, numbered(7, 10))
-    assert shown(harness, job, first=8) == (8, numbered(8, 10))
-    assert shown_in_all(harness, job, limit=2) == (7, numbered(7, 9))
-    harness.log(job, 1, 10, *numbered(10, 12))
-    assert trim(harness, job, keep=3) == [2]
-    assert shown(harness, job) == (9, numbered(9, 12))
-
-
-def test_superseded_lines_count_and_those_of_older_attempts_go_first(harness: QueueHarness) -> None:
-    job = harness.job()
-    harness.agent("a")
-    harness.claim("a")
-    harness.log(job, 1, 0, *numbered(0, 6))
-    harness.record_save(job, 1, log_lines=4)
-    harness.claim("a")
-    harness.log(job, 2, 4, "again 4", "again 5")
-    assert trim(harness, job, keep=3) == [5]
-    assert shown(harness, job) == (4, ("again 4", "again 5"))
-    assert shown_in_all(harness, job) == (5, ("line 5", "again 4", "again 5"))
-    assert shown_in_all(harness, job, first=7) == (7, ("again 5",))
-    assert trim(harness, job, keep=1) == [1, 1]
-    assert shown(harness, job) == (5, ("again 5",))
-
-
 def test_a_job_that_goes_back_to_before_the_cut_says_what_is_gone_of_what_it_shows(harness: QueueHarness) -> None:
     job = harness.job()
     harness.agent("a")
     harness.claim("a")
+    harness.log_bytes = 6 + logs.LINE_BYTES
     harness.log(job, 1, 0, *numbered(0, 6))
     harness.record_save(job, 1, log_lines=2)
-    trim(harness, job, keep=1)
     assert shown(harness, job) == (5, numbered(5, 6))
     harness.claim("a")
     assert shown(harness, job) == (2, ())
+    harness.log_bytes = 1000
     harness.log(job, 2, 2, "again 2")
     assert shown(harness, job) == (2, ("again 2",))
-
-
-def test_lines_that_were_lost_count_and_are_stepped_over(harness: QueueHarness) -> None:
-    job = harness.job()
-    harness.claim(harness.agent("a"))
-    harness.log(job, 1, 0, "first", "second")
-    harness.log(job, 1, 10**15, "far", "farther")
-    assert trim(harness, job, keep=5, at_most=1) == [1, 1]
-    assert shown(harness, job)[1] == (logs.MISSING,) * 3 + ("far", "farther")
+    assert shown_in_all(harness, job) == (5, ("line 5", "again 2"))
+    assert shown_in_all(harness, job, first=6) == (6, ("again 2",))
 
 
 def test_lines_that_come_again_after_they_are_gone_stay_gone(harness: QueueHarness) -> None:
     job = harness.job()
     harness.claim(harness.agent("a"))
+    harness.log_bytes = 2 * (6 + logs.LINE_BYTES)
     harness.log(job, 1, 0, *numbered(0, 6))
-    trim(harness, job, keep=2)
-    harness.log(job, 1, 2, *numbered(2, 6))
-    assert shown(harness, job) == (4, numbered(4, 6))
-    assert trim(harness, job, keep=2) == []
-    assert shown(harness, job) == (4, numbered(4, 6))
+    for _ in range(2):
+        assert shown(harness, job) == (4, numbered(4, 6))
+        harness.log(job, 1, 2, *numbered(2, 6))
 
 
 def test_jobs_are_looked_at_page_by_page(harness: QueueHarness) -> None:
@@ -105,15 +66,14 @@ def test_jobs_are_looked_at_page_by_page(harness: QueueHarness) -> None:
     harness.record_completion(recent, 1)
 
     def look(after: int = 0, **changed: int) -> retention.SeenJobs:
-        asked: dict[str, Any] = {"after": after, "before_s": harness.now_s, "spent_s": 0, "lines": 5, "limit": 10}
+        asked: dict[str, Any] = {"after": after, "before_s": harness.now_s, "spent_s": 0, "limit": 10}
         return harness.look(retention.look_at_jobs, **asked | changed)
 
-    assert look() == retention.SeenJobs(silent, old=(complete,), long=(recent, waiting))
-    assert look(lines=6) == retention.SeenJobs(silent, old=(complete,), long=())
-    assert look(limit=1) == retention.SeenJobs(complete, old=(complete,), long=())
-    assert look(complete, limit=2) == retention.SeenJobs(waiting, old=(), long=(recent, waiting))
-    assert look(silent) == retention.SeenJobs(None, old=(), long=())
-    trim(harness, complete, keep=0)
+    assert look() == retention.SeenJobs(silent, old=(complete,))
+    assert look(limit=1) == retention.SeenJobs(complete, old=(complete,))
+    assert look(complete, limit=2) == retention.SeenJobs(waiting, old=())
+    assert look(silent) == retention.SeenJobs(None, old=())
+    trim(harness, complete)
     assert look().old == (complete,)
     assert harness.do(retention.remove_events, (complete,), before_s=1e9, at_most=2) == 2
     assert look().old == (complete,)
@@ -125,8 +85,10 @@ def test_an_old_job_stays_and_says_that_its_log_is_gone(harness: QueueHarness) -
     job = harness.job()
     harness.claim(harness.agent("a"))
     harness.log(job, 1, 0, *numbered(0, 6))
+    trim(harness, job)
+    assert shown(harness, job) == (0, numbered(0, 6)), "it has not ended"
     harness.record_completion(job, 1)
-    trim(harness, job, keep=0)
+    trim(harness, job)
     harness.do(retention.remove_events, (job,), before_s=1e9, at_most=100)
     for page in (harness.look(logs.read, job, 0, 100), harness.look(logs.read_all, job, 0, 100)):
         assert (page.first, page.lines, page.ended) == (6, (), True)
@@ -143,12 +105,7 @@ def test_only_ended_agents_that_no_attempt_refers_to_are_removed(harness: QueueH
     harness.record_deregistration("idle")
     harness.now_s += 100
     harness.record_deregistration("late")
-    look: dict[str, Any] = {"before_s": harness.now_s, "limit": 2}
-    assert harness.look(retention.look_at_agents, after="", **look) == retention.SeenAgents("idle", ("idle",))
-    assert harness.look(retention.look_at_agents, after="idle", **look) == retention.SeenAgents("live", ())
-    assert harness.look(retention.look_at_agents, after="live", **look) == retention.SeenAgents(None, ())
-    everything = ("busy", "idle", "late", "live")
-    assert harness.do(retention.remove_agents, everything, before_s=harness.now_s) == 1
+    assert harness.do(retention.remove_agents, before_s=harness.now_s, at_most=10) == 1
     assert {row.name for row in harness.look(queries.agent_rows, now_s=harness.now_s)} == {"busy", "late", "live"}
     assert harness.look(identify, "idle") is None
     assert harness.look(identify, "late") is not None

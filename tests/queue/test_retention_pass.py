@@ -16,14 +16,14 @@ from gleaner.control.queue import decisions, jobs, logs, queries, retention
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.errors import NotLeading, QueueError
 from gleaner.control.queue.retention import DAY_S
-from gleaner.control.queue.tables import EVENT, LOG, TOKEN, TRIMMED
+from gleaner.control.queue.tables import EVENT, LOG, TOKEN
 from gleaner.control.settings import QueueSettings, Settings, StorageSettings
 
 
 @pytest.fixture
 def state(queue_engine: Engine, tmp_path: Path) -> ControlState:
-    """A program that leads, and keeps everything for 10 days and 2500 lines."""
-    queue = QueueSettings(keep_days=10, log_lines_per_job=2500)
+    """A program that leads, and keeps everything for 10 days."""
+    queue = QueueSettings(keep_days=10)
     settings = Settings(queue=queue, storage=StorageSettings(folder=tmp_path))
     return ControlState(settings, queue_engine, FolderStorage(tmp_path), leads_until_s=math.inf)
 
@@ -41,7 +41,7 @@ def rows(queue: QueueHarness) -> dict[str, int]:
     with queue.engine.connect() as connection:
         return {
             table.name: connection.execute(select(func.count()).select_from(table)).scalar_one()
-            for table in (LOG, EVENT, TOKEN, TRIMMED)
+            for table in (LOG, EVENT, TOKEN)
         }
 
 
@@ -57,18 +57,18 @@ def wrote(queue: QueueHarness, agent: str, lines: int) -> int:
 @pytest.mark.slow
 def test_after_the_days_to_keep_only_the_jobs_themselves_are_left(queue: QueueHarness, state: ControlState) -> None:
     queue.agent("a")
-    old = [wrote(queue, "a", 3) for _ in range(retention.TRIMMED_JOBS + 1)]
+    old = [wrote(queue, "a", 3) for _ in range(50)]
     for job in old:
         queue.record_completion(job, 1)
     queue.agent("idle")
     queue.record_deregistration("idle")
     prune(state, queue.now_s + 9 * DAY_S)
-    assert rows(queue) == {"log": 3 * len(old), "event": 3 * len(old), "token": 2, "trimmed": 0}
+    assert rows(queue) == {"log": 3 * len(old), "event": 3 * len(old), "token": 2}
     queue.now_s += 11 * DAY_S
     young = wrote(queue, "a", 2)
     queue.record_completion(young, 1)
     prune(state, queue.now_s)
-    assert rows(queue) == {"log": 2, "event": 3, "token": 1, "trimmed": len(old)}
+    assert rows(queue) == {"log": 2, "event": 3, "token": 1}
     assert [agent.name for agent in queue.look(queries.agent_rows, now_s=queue.now_s)] == ["a"]
     assert {queue.row(job).outcome for job in old} == {"succeeded"}
 
@@ -82,22 +82,11 @@ def test_a_removed_job_loses_its_log_and_events_at_the_next_pass_and_others_keep
     with transaction(queue.engine) as db:
         retention.remove_job(db, removed)
     prune(state, queue.now_s)
-    assert rows(queue) == {"log": 3, "event": 3, "token": 1, "trimmed": 1}
+    assert rows(queue) == {"log": 3, "event": 3, "token": 1}
     assert queue.events(other) == ["submit", "claim", "succeed"]
 
 
-def test_a_running_job_keeps_the_last_lines_of_its_log(queue: QueueHarness, state: ControlState) -> None:
-    job = wrote(queue, queue.agent("a"), 7000)
-    prune(state, queue.now_s)
-    page = queue.look(logs.read, job, 0, 10_000)
-    assert (page.first, len(page.lines), page.lines[0], page.lines[-1]) == (4500, 2500, "line 4500", "line 6999")
-    prune(state, queue.now_s)
-    assert queue.look(logs.read, job, 0, 10_000) == page
-
-
-def test_of_many_events_the_first_and_the_newest_are_shown_and_kept_and_only_a_change_makes_one(
-    queue: QueueHarness, state: ControlState
-) -> None:
+def test_of_many_events_the_first_and_the_newest_are_shown_and_only_a_change_makes_one(queue: QueueHarness) -> None:
     job, other = queue.job(), queue.job()
     for priority in (*range(1, 601), 600):
         with transaction(queue.engine) as db:
@@ -109,16 +98,16 @@ def test_of_many_events_the_first_and_the_newest_are_shown_and_kept_and_only_a_c
         "",
         *(f"from {n} to {n + 1}" for n in (*range(49), *range(150, 600))),
     ]
-    assert rows(queue)["event"] == 601 + 2
-    prune(state, queue.now_s)
-    assert queue.look(queries.job_detail, job).events == shown
-    assert rows(queue)["event"] == len(shown) + 2
-    prune(state, queue.now_s)
-    assert rows(queue)["event"] == len(shown) + 2
+
+
+def old_job(queue: QueueHarness, lines: int) -> None:
+    """A job that has ended long ago, with a log so long."""
+    queue.record_completion(wrote(queue, queue.agent("a"), lines), 1)
+    queue.now_s += 11 * DAY_S
 
 
 def test_a_program_that_does_not_lead_removes_nothing(queue: QueueHarness, state: ControlState) -> None:
-    wrote(queue, queue.agent("a"), 7000)
+    old_job(queue, 7000)
     state.leads_until_s = 0.0
     with pytest.raises(NotLeading):
         prune(state, queue.now_s)
@@ -126,25 +115,25 @@ def test_a_program_that_does_not_lead_removes_nothing(queue: QueueHarness, state
 
 
 def test_a_program_that_leads_no_more_stops_after_what_it_has_begun(queue: QueueHarness, state: ControlState) -> None:
-    wrote(queue, queue.agent("a"), 7000)
+    old_job(queue, 7000)
     state.leads_until_s = 1.0
     state.steady_clock = lambda: float(rows(queue)["log"] < 7000)
     with pytest.raises(NotLeading):
         prune(state, queue.now_s)
-    assert rows(queue)["log"] == 7000 - retention.REMOVED
+    assert rows(queue)["log"] == 7000 - 2 * logs.REMOVED
 
 
 def test_a_queue_that_does_not_answer_is_left_for_the_next_pass(queue: QueueHarness, state: ControlState) -> None:
-    wrote(queue, queue.agent("a"), 7000)
+    old_job(queue, 7000)
     with queue.engine.begin() as connection:
-        connection.exec_driver_sql("ALTER TABLE trimmed RENAME TO elsewhere")
+        connection.exec_driver_sql("ALTER TABLE logged RENAME TO elsewhere")
     with pytest.raises(QueueError):
         prune(state, queue.now_s)
     with queue.engine.begin() as connection:
-        connection.exec_driver_sql("ALTER TABLE elsewhere RENAME TO trimmed")
+        connection.exec_driver_sql("ALTER TABLE elsewhere RENAME TO logged")
     assert rows(queue)["log"] == 7000
     prune(state, queue.now_s)
-    assert rows(queue)["log"] == 2500
+    assert rows(queue)["log"] == 0
 
 
 def decide(queue: QueueHarness, **given: str) -> int:

@@ -1,4 +1,4 @@
-"""The usage cache: read seldom, and kept up with what is handed out and ends meanwhile."""
+"""The usage cache: read seldom, and kept up with what is handed out meanwhile."""
 
 from dataclasses import dataclass, field
 
@@ -35,17 +35,12 @@ def kept(harness: QueueHarness) -> Kept:
     return Kept(harness)
 
 
-def test_what_is_handed_out_and_ends_counts_at_once(kept: Kept) -> None:
+def test_what_is_handed_out_counts_at_once(kept: Kept) -> None:
     kept.harness.submit(indices=(0, 1, 2), cpus=2)
     kept.harness.agent("a", cpus=8)
     assert kept.shares() == Shares(capacity_cpus=8, waiting=frozenset({"physics"}))
-    jobs = kept.harness.claim("a", most=2)
-    kept.usage_cache.record_claims(jobs)
+    kept.usage_cache.record_claims(kept.harness.claim("a", most=2))
     assert kept.shares().holds_cpus == {"physics": 4}
-    kept.usage_cache.record_end(jobs[0].job)
-    kept.usage_cache.record_end(jobs[0].job)  # said twice
-    kept.usage_cache.record_end(4711)  # not of this program's
-    assert kept.shares().holds_cpus == {"physics": 2}
 
 
 def test_what_others_have_changed_is_seen_at_the_next_reading(kept: Kept) -> None:

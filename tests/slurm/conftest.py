@@ -36,7 +36,6 @@ def real_pyslurm(container: PySlurmContainer, tmp_path: Path, monkeypatch: pytes
 
 @pytest.fixture(
     params=[
-        "local",
         "faked_slurm",
         "faked_pyslurm",
         pytest.param("real_slurm", marks=[pytest.mark.cluster, pytest.mark.extended]),
@@ -46,8 +45,6 @@ def real_pyslurm(container: PySlurmContainer, tmp_path: Path, monkeypatch: pytes
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """A backend, with all nodes idle; what a test leaves is withdrawn."""
     match request.param:
-        case "local":
-            place = slurm_harness.local(tmp_path)
         case "faked_slurm":
             request.getfixturevalue("faked")
             place = slurm_harness.slurm(tmp_path, logs=tmp_path)

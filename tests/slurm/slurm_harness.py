@@ -1,4 +1,4 @@
-"""The places where the backends are tested: processes of this machine, faked and real Slurm programs."""
+"""The places where the backends are tested: faked and real Slurm programs."""
 
 import json
 import os
@@ -13,7 +13,6 @@ from typing import Any
 from gleaner.control.settings import ClusterSettings
 from gleaner.control.slurm.agents_view import agents_view
 from gleaner.control.slurm.interface import AGENT_PREFIX, AgentRequest, Cluster, SchedulerId
-from gleaner.control.slurm.local import LocalCluster
 from gleaner.control.slurm.program_cluster import SlurmCluster
 from gleaner.control.slurm.pyslurm import PySlurmCluster
 from gleaner.control.slurm.snapshot import Snapshot
@@ -24,8 +23,6 @@ HEAD = os.environ.get("GLEANER_TEST_HEAD", "head")
 ENGINE = os.environ.get("GLEANER_TEST_ENGINE", "unix:///run/gleaner/docker.sock")
 DOCKER = f"{'/usr/bin/docker' if Path('/usr/bin/docker').exists() else 'docker'} -H {ENGINE}"
 AGENT = ("sh", "-c", "exec sleep 300", "agent")
-LOCAL_AGENT = (sys.executable, "-ISc", "import time; time.sleep(300)", "agent")
-"""It keeps its own name in its command line, by which a local cluster knows it until its end."""
 """An agent that does nothing until it is told to end."""
 
 
@@ -105,12 +102,6 @@ class FakedSlurm:
     def heal(self, name: str) -> None:
         """Turn it off."""
         (self.folder / name).unlink()
-
-
-def local(folder: Path, *, agent: tuple[str, ...] = LOCAL_AGENT) -> Place:
-    """Three pretended nodes of this machine."""
-    settings = ClusterSettings(backend="local", local_agents=3, agent_command=agent)
-    return Place(lambda: LocalCluster(settings, logs=folder / "agents", records=folder / "local"), folder)
 
 
 def slurm(

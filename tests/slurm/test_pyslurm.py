@@ -1,17 +1,14 @@
-"""The PySlurm backend when PySlurm or Slurm misbehaves, what it tells, and when it is chosen. PySlurm is faked."""
+"""The PySlurm backend when PySlurm or Slurm misbehaves, and what it tells. PySlurm is faked."""
 
 import json
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 from tests.slurm import slurm_harness
 from tests.slurm.slurm_harness import FakedSlurm, Place
 
-from gleaner.control.settings import ClusterSettings, Settings, StorageSettings
-from gleaner.control.slurm import factory
+from gleaner.control.settings import ClusterSettings
 from gleaner.control.slurm.interface import ClusterError, ClusterUnavailable
-from gleaner.control.slurm.program_cluster import SlurmCluster
 from gleaner.control.slurm.pyslurm import PySlurmCluster, parse_look
 
 pytestmark = pytest.mark.slow
@@ -28,11 +25,6 @@ def impatient(faked_pyslurm: FakedSlurm, tmp_path: Path) -> Place:
     return slurm_harness.pyslurm(tmp_path, python=faked_pyslurm.pyslurm_python, logs=tmp_path, timeout_s=5)
 
 
-def settings(folder: Path, python: Path) -> Settings:
-    cluster = ClusterSettings(backend="auto", pyslurm_python=python)
-    return Settings(cluster=cluster, storage=StorageSettings(folder=folder))
-
-
 def test_a_call_that_hangs_costs_the_time_out_and_the_next_one_is_answered(
     impatient: Place, faked_pyslurm: FakedSlurm
 ) -> None:
@@ -44,28 +36,27 @@ def test_a_call_that_hangs_costs_the_time_out_and_the_next_one_is_answered(
     assert len(impatient.look().nodes) == 3
 
 
-def test_auto_takes_pyslurm_where_it_fits_the_cluster_and_says_so(faked_pyslurm: FakedSlurm, tmp_path: Path) -> None:
-    with capture_logs() as logs:
-        assert isinstance(factory.cluster(settings(tmp_path, faked_pyslurm.pyslurm_python)), PySlurmCluster)
-    said = ("Slurm is asked through PySlurm", "PySlurm 25.11.2, Slurm 25.11.4")
-    assert [(log["event"], log["versions"]) for log in logs] == [said]
+def test_a_slurm_that_is_away_is_unavailable_in_one_line(slurm: Place, faked_pyslurm: FakedSlurm) -> None:
+    slurm.look()
+    faked_pyslurm.switch("away")
+    with pytest.raises(ClusterUnavailable, match=r"^PySlurm does not answer: .* says 'Unable to contact slurm"):
+        slurm.look()
+    faked_pyslurm.heal("away")
+    assert len(slurm.look().nodes) == 3
 
 
-@pytest.mark.parametrize(
-    ("switch", "text", "why"),
-    [
-        ("built", "24.11.5", "built for Slurm 24.11.5"),
-        ("away", "", "Unable to contact slurm controller"),
-        ("broken", "", "Unable to process configuration"),
-    ],
-)
-def test_auto_takes_slurms_programs_where_pyslurm_does_not_fit_and_says_why(
-    faked_pyslurm: FakedSlurm, tmp_path: Path, switch: str, text: str, why: str
+def test_a_library_that_ends_the_process_is_unavailable_with_its_last_words(
+    slurm: Place, faked_pyslurm: FakedSlurm
 ) -> None:
-    faked_pyslurm.switch(switch, text)
-    with capture_logs() as logs:
-        assert isinstance(factory.cluster(settings(tmp_path, faked_pyslurm.pyslurm_python)), SlurmCluster)
-    assert [(log["event"], why in log["why"]) for log in logs] == [("Slurm is asked by its programs", True)]
+    faked_pyslurm.switch("broken")
+    with pytest.raises(ClusterUnavailable, match=r"^PySlurm does not answer: .*Unable to process configuration"):
+        slurm.look()
+
+
+def test_a_pyslurm_that_was_built_for_another_slurm_is_not_used(slurm: Place, faked_pyslurm: FakedSlurm) -> None:
+    faked_pyslurm.switch("built", "24.11.5")
+    with pytest.raises(ClusterUnavailable, match=r"built for Slurm 24.11.5, and the cluster has 25.11.4; .*backend ="):
+        slurm.look()
 
 
 def test_its_process_gets_nothing_of_the_servers_environment(

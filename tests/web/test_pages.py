@@ -340,7 +340,7 @@ def _cluster_pages(word: str) -> str:
     return (
         _rendered("nodes.html", cluster=cluster, found=Found(node), uses={word: word}, all_uses=("idle",), **common)
         + _rendered("agents.html", found=Found(agent), **common)
-        + _rendered("drains.html", found=Found(drain), may_drain=True, **common)
+        + _rendered("drains.html", found=Found(drain), **common)
         + _rendered("problem.html", detail=word)
         + _rendered("confirm.html", question=word, fields={f"f{word}": word}, back="/web")
     )

@@ -27,9 +27,10 @@ from gleaner.control.queue.errors import NotLeading
 from gleaner.control.queue.leader import Term
 from gleaner.control.queue.node_losses import NodeLosses
 from gleaner.control.queue.quota_checks import Stored, allowance
+from gleaner.control.queue.small_cache import SmallCache
 from gleaner.control.queue.usage_cache import UsageCache
 from gleaner.control.settings import RoundSettings, Settings
-from gleaner.control.slurm.accounted_month import AccountedMonths
+from gleaner.control.slurm.accounted_month import AccountedMonth
 from gleaner.control.slurm.snapshot import Snapshot
 
 WEB_STEP = "web "
@@ -37,6 +38,8 @@ WEB_STEP = "web "
 LATE_S = {"database": 8.0, "storage": 15.0}
 """A check that takes longer than this has failed."""
 STORAGE_THREADS = 16
+MONTHS = 24
+"""The months of Slurm's accounting that are kept for a while."""
 
 
 def seconds_since_boot() -> float:
@@ -140,7 +143,7 @@ class ControlState:
     orphans_since_s: Mapping[str, float] = field(default_factory=dict[str, float])
     """The stored images and inputs without a row, by key, with the time at which `storage_gc` first saw each of
     them."""
-    accounted: AccountedMonths = field(default_factory=AccountedMonths)
+    accounted: SmallCache[float, AccountedMonth] = field(init=False)
     """A cache that the threads for admins change in place."""
     quotas: QuotaRules = field(init=False)
     """The quotas of each group and user, by the settings."""
@@ -159,6 +162,7 @@ class ControlState:
 
     def __post_init__(self) -> None:
         self.node_losses = NodeLosses(lambda: self.clock())  # noqa: PLW0108  # tests put in their own clock later
+        self.accounted = SmallCache(lambda: self.clock(), at_most=MONTHS)  # noqa: PLW0108
         self.quotas = self.settings.quotas.rules
         self.started_s = self.clock()
         self.began_s = self.steady_clock()

@@ -60,13 +60,9 @@ class QueueSettings(_Table):
     keep_days: int = Field(default=90, ge=1)
     """Lines that jobs have printed, and events, are removed this long after the jobs' end. `[outputs] keep_days` is for
     results. Agents that never got a job are also removed. Choose a shorter time if the database grows too large."""
-    keep_decisions: int = Field(default=200_000, ge=1)
-    """The number of stored decisions. The oldest above it, and those older than `keep_days`, are removed once an
-    hour."""
     keep_decisions_mib: int = Field(default=2000, ge=1)
-    """The compressed size of all stored decisions. Choose a larger size if `glean why` is to cover a longer time."""
-    log_lines_per_job: int = Field(default=1_000_000, ge=1)
-    """The number of lines of a job's log that are kept. Older lines are removed once an hour."""
+    """The compressed size of all stored decisions. The oldest above it, and those older than `keep_days`, are removed
+    once an hour. Choose a larger size if `glean why` is to cover a longer time."""
     log_mib_per_job: int = Field(default=64, ge=1)
     """The size of a job's log that is kept. Older lines are removed at once. Choose a smaller size if many jobs print
     much."""
@@ -287,9 +283,8 @@ class EntitlementSettings(_Table):
 class ClusterSettings(_Table):
     """`[cluster]`: the scheduler, and how agents are submitted to it."""
 
-    backend: Literal["slurm", "pyslurm", "auto", "local"] = "local"
-    """`slurm` uses Slurm's programs, `pyslurm` uses PySlurm, and `auto` uses PySlurm if it works when control starts.
-    With `local`, agents are processes of this machine."""
+    backend: Literal["slurm", "pyslurm"] = "slurm"
+    """`slurm` uses Slurm's programs. `pyslurm` reads nodes and agents through PySlurm."""
     pyslurm_python: Path | None = None
     """The Python for which PySlurm is installed. The default is this program's own Python."""
     partition: str = "gleaner"
@@ -309,8 +304,6 @@ class ClusterSettings(_Table):
     agent_logs: Path = Path("/var/lib/gleaner/work")
     """A folder on the nodes' own disks for the output of agents, which is copied to `agents` in the storage at their
     end. On a storage that hangs, Slurm's processes would keep the file open, and Slurm would drain the node."""
-    local_agents: int = Field(default=1, ge=0)
-    """The number of simulated nodes on this machine, for the `local` backend."""
 
 
 class ApiSettings(_Table):

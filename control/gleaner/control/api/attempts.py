@@ -43,12 +43,8 @@ def _take(caller: Caller, job: int, attempt: int, report: AttemptReport, *, verb
     except Conflict:
         caller.meters.refused.labels(verb).inc()
         raise
-    if isinstance(report, LogLines):
-        return
-    if is_news:
+    if is_news and not isinstance(report, LogLines):
         caller.meters.reported(report)
-    if not isinstance(report, Checkpointed):
-        caller.state.usage_cache.record_end(job)
 
 
 @router.post("/saved", status_code=204, responses=_ANSWERS)

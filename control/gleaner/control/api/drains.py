@@ -15,7 +15,7 @@ from gleaner.control.api.problems import documented
 from gleaner.control.hostlist import chosen
 from gleaner.control.models.drains import DrainRequest, DrainRow, DrainTask, ResumeRequest
 from gleaner.control.queue import drains
-from gleaner.control.queue.errors import Conflict, Invalid
+from gleaner.control.queue.errors import Invalid
 from gleaner.control.slurm_admin.request import MOST_NODES
 
 router = APIRouter(prefix="/v1", tags=["nodes"])
@@ -55,8 +55,6 @@ def show(caller: Admin, drain: Annotated[int, examples.an_id("Its number", most=
 
 
 def _ask(caller: Caller, task: DrainTask, asked: DrainRequest) -> DrainRow:
-    if caller.state.settings.cluster.backend == "local":
-        raise Conflict("[cluster] backend is local: only a Slurm cluster's nodes can be drained")
     try:
         nodes = chosen(asked.nodes, at_most=MOST_NODES)
     except ValueError as error:

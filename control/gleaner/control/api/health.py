@@ -38,8 +38,8 @@ async def health(request: Request, response: Response) -> Health:
         storage_id=state.storage_number.id,
         storage_inode=state.storage_number.inode,
         storage_changed_s=state.storage_number.changed_s,
-        agent_program="" if state.settings.cluster.backend == "local" else state.settings.cluster.agent_command[0],
-        agent_logs="" if state.settings.cluster.backend == "local" else str(state.settings.cluster.agent_logs),
+        agent_program=state.settings.cluster.agent_command[0],
+        agent_logs=str(state.settings.cluster.agent_logs),
         round_length_s=state.settings.rounds.length_s,
         least_slice_s=state.settings.rounds.least_slice_s,
     )

@@ -1,7 +1,6 @@
 """The report of a month."""
 
 import os
-from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated
 
@@ -10,11 +9,12 @@ from fastapi import APIRouter, HTTPException, Query
 from gleaner.agent.common.quantities import in_words
 from gleaner.control.api.access import User
 from gleaner.control.api.problems import documented
-from gleaner.control.models.report import MonthReport, RegularHarm, RegularWaits, ReportFilter
+from gleaner.control.models.report import MonthReport, RegularWaits, ReportFilter
 from gleaner.control.policy.harm import Harm, harm
 from gleaner.control.policy.node_time import DAY_S, RESOLUTIONS, NodeTime, shares_of_agents
 from gleaner.control.queue import node_history, regular_delays
 from gleaner.control.queue.node_history import HOUR_S
+from gleaner.control.slurm import accounted_month
 from gleaner.control.slurm.accounted_month import AccountedMonth
 from gleaner.control.slurm.interface import ClusterError
 
@@ -23,6 +23,8 @@ router = APIRouter(prefix="/v1/report", tags=["report"])
 
 ACCOUNTING_S = 120.0
 """The time limit for Slurm's accounting. `glean report` waits longer."""
+ACCOUNTED_S = 600.0
+"""The time for which an answer is valid. slurmdbd needs minutes to read a month of a large cluster."""
 KINDS = ("harvested", "saving", "restoring", "starting", "lost")
 
 
@@ -68,8 +70,8 @@ def report(caller: User, wanted: Annotated[ReportFilter, Query()]) -> MonthRepor
         regular=None if accounted is None else RegularWaits.model_validate(accounted, from_attributes=True),
         group=caller.group,
         rows=rows,
-        harm_day=RegularHarm(**asdict(harm_day)),
-        harm_month=RegularHarm(**asdict(harm_month)),
+        harm_day=harm_day,
+        harm_month=harm_month,
         stored_bytes=groups,
         **agents,
         **sums,
@@ -98,12 +100,11 @@ job was seen to wait for an agent to leave.'
 
 def _accounted(caller: User, begin_s: float, end_s: float) -> AccountedMonth:
     """Return Slurm's accounting of the month. Raises 503 if it does not answer."""
-    cluster = caller.state.settings.cluster
-    if cluster.backend == "local":
-        raise HTTPException(422, "accounting: control runs without Slurm here ([cluster] backend)")
     try:
-        return caller.state.accounted.month(
-            begin_s, end_s, own=os.geteuid(), now_s=caller.now_s, timeout_s=ACCOUNTING_S
+        return caller.state.accounted.get(
+            begin_s,
+            lambda: accounted_month.accounted(begin_s, end_s, own=os.geteuid(), timeout_s=ACCOUNTING_S),
+            fresh_s=ACCOUNTED_S,
         )
     except ClusterError as error:
         raise HTTPException(503, str(error)) from error

@@ -13,11 +13,11 @@ from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.loops import do_each
 from gleaner.control.models.base import replaced
 from gleaner.control.models.drains import DrainedJob, DrainPhase, DrainRow, DrainTask
-from gleaner.control.policy.draining import Deed, Kind, deed, obstacle
+from gleaner.control.policy.draining import Deed, deed, obstacle
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.queue import agents, drains, entitlement_actions, relocation
+from gleaner.control.queue import agents, decisions, drains, relocation
 from gleaner.control.queue.database import snapshot
-from gleaner.control.queue.entitlement_actions import JobActions
+from gleaner.control.queue.decisions import JobActions
 from gleaner.control.queue.relocation import AgentFound
 from gleaner.control.slurm.interface import Cluster, ClusterError, ClusterRefused
 from gleaner.control.slurm.owners_view import job_class
@@ -27,10 +27,10 @@ from gleaner.control.slurm_admin.request import LONGEST_PERSON
 
 AWAKE_S = 10.0
 
-_KINDS = {
-    JobClass.CHECKPOINTABLE: Kind.CHECKPOINTABLE,
-    JobClass.PREEMPTIBLE: Kind.PREEMPTIBLE,
-    JobClass.NON_PREEMPTIBLE: Kind.OTHER,
+_DEEDS = {
+    JobClass.CHECKPOINTABLE: Deed.SAVE,
+    JobClass.PREEMPTIBLE: Deed.REQUEUE,
+    JobClass.NON_PREEMPTIBLE: Deed.WAIT,
 }
 
 _log = structlog.get_logger(__name__)
@@ -107,8 +107,6 @@ class Drains:
     # ── the steps: each returns the request in its new state ──
 
     def _begin(self, drain: DrainRow, now_s: float) -> DrainRow:
-        if drain.task is DrainTask.RESUME and self._withdrew(drain, now_s):
-            return _over(drain, DrainPhase.RESUMED, "", now_s)
         if drain.task is DrainTask.RESUME:
             return self._take_back(drain, now_s)
         view = self._cluster.read_nodes(drain.nodes, now_s)
@@ -120,24 +118,6 @@ class Drains:
         with self._state.writing() as db:  # no mark of an earlier drain is left
             drains.set_back(db, drain.nodes, by="somebody else", before=drain.id, now_s=now_s)
         return replaced(drain, phase=DrainPhase.MARKING, said="")
-
-    def _withdrew(self, drain: DrainRow, now_s: float) -> bool:
-        """Withdraw drains that have not begun, whatever Slurm or its admin service answer.
-
-        Return True if this completes the request.
-        """
-        with self._state.writing() as db:
-            asked = {
-                node
-                for each in drains.withdrawable(db, before=drain.id)
-                if each.phase is DrainPhase.ASKED
-                for node in each.nodes
-            }
-            if not set(drain.nodes) <= asked - drains.drain_by_node(db).keys():
-                return False
-            drains.withdraw(db, drain.nodes, by=drain.by, before=drain.id, now_s=now_s)
-            drains.record_progress(db, _over(drain, DrainPhase.RESUMED, "", now_s))
-        return True
 
     def _take_back(self, drain: DrainRow, now_s: float) -> DrainRow:
         """Withdraw the drains that have not begun, and resume the nodes that are already drained.
@@ -225,9 +205,9 @@ class Drains:
         with snapshot(self._state.engine) as db:
             known: Mapping[str, AgentFound] = relocation.find_agents(db, [job.id for job in view.jobs])
         owners_in, agents_in = settings.entitlements.partitions, settings.cluster.partition
-        kinds = {job.id: kind_of(job, owners_in=owners_in, agents_in=agents_in) for job in view.jobs}
-        in_the_way = [in_the_way_of(drain, job, kinds[job.id], known) for job in view.jobs]
-        drain = replaced(drain, jobs=drain_jobs(drain, view, kinds, known, now_s))
+        alone = {job.id: deed_of(job, owners_in=owners_in, agents_in=agents_in) for job in view.jobs}
+        in_the_way = [in_the_way_of(drain, job, alone[job.id], known) for job in view.jobs]
+        drain = replaced(drain, jobs=drain_jobs(drain, view, alone, known, now_s))
         return drain, tuple(filter(None, (*in_the_way, view.gaps))), {job.id: job for job in view.jobs}
 
     def _tell(self, job: DrainedJob, found: Mapping[str, SlurmJob], now_s: float, problems: list[str]) -> DrainedJob:
@@ -276,7 +256,7 @@ class Drains:
         """Record the departure for the entitlements loop, so that it preempts no other job for the freed room."""
         if self._has_entitlements:
             with self._state.writing() as db:
-                entitlement_actions.record_action(db, JobActions(job, told_s=now_s))
+                decisions.record_action(db, JobActions(job, told_s=now_s))
 
     def _release(self, job: DrainedJob, problems: list[str]) -> DrainedJob:
         """Release a job that has left, to the top of Slurm's queue, unless the entitlements loop decides on its
@@ -306,20 +286,21 @@ def _over(drain: DrainRow, phase: DrainPhase, said: str, now_s: float) -> DrainR
 # ── the jobs on the nodes, in the form that the policy and the queue's table take: only values ──
 
 
-def kind_of(job: SlurmJob, *, owners_in: Collection[str], agents_in: str) -> Kind:
-    """Return the kind of a job. The class that a job declares is valid only in the owners' partitions."""
+def deed_of(job: SlurmJob, *, owners_in: Collection[str], agents_in: str) -> Deed:
+    """Return the action for a job on drained nodes alone. The class that a job declares is valid only in the owners'
+    partitions."""
     if job.partitions == (agents_in,):
-        return Kind.AGENT
-    return _KINDS[job_class(job)] if set(job.partitions) <= set(owners_in) else Kind.OTHER
+        return Deed.VACATE
+    return _DEEDS[job_class(job)] if set(job.partitions) <= set(owners_in) else Deed.WAIT
 
 
-def in_the_way_of(drain: DrainRow, job: SlurmJob, kind: Kind, agents: Mapping[str, AgentFound]) -> str:
+def in_the_way_of(drain: DrainRow, job: SlurmJob, alone: Deed, agents: Mapping[str, AgentFound]) -> str:
     """Return the reason why a job prevents its nodes from being drained, or "" if it does not."""
     cannot = agents[job.id].cannot if job.id in agents else ""
-    if kind is Kind.PREEMPTIBLE and not job.is_requeuable:
+    if alone is Deed.REQUEUE and not job.is_requeuable:
         cannot = "it cannot be requeued: it is interactive, or was submitted with --no-requeue"
-    name = f"agent {job.id}" if kind is Kind.AGENT else f"{job.user}'s job {job.id}"
-    return obstacle(name, kind, elsewhere=_elsewhere(drain, job), cannot=cannot, spanning=drain.spanning)
+    name = f"agent {job.id}" if alone is Deed.VACATE else f"{job.user}'s job {job.id}"
+    return obstacle(name, alone, elsewhere=_elsewhere(drain, job), cannot=cannot, spanning=drain.spanning)
 
 
 def _elsewhere(drain: DrainRow, job: SlurmJob) -> list[str]:
@@ -327,7 +308,7 @@ def _elsewhere(drain: DrainRow, job: SlurmJob) -> list[str]:
 
 
 def drain_jobs(
-    drain: DrainRow, view: Snapshot, kinds: Mapping[str, Kind], agents: Mapping[str, AgentFound], now_s: float
+    drain: DrainRow, view: Snapshot, alone: Mapping[str, Deed], agents: Mapping[str, AgentFound], now_s: float
 ) -> tuple[DrainedJob, ...]:
     """Return the jobs of a drain: those that were known before, and those that are there now.
 
@@ -340,8 +321,7 @@ def drain_jobs(
         fresh = DrainedJob(
             job=job.id,
             user=job.user,
-            kind=kinds[job.id],
-            deed=deed(kinds[job.id], spans=bool(_elsewhere(drain, job)), spanning=drain.spanning),
+            deed=deed(alone[job.id], spans=bool(_elsewhere(drain, job)), spanning=drain.spanning),
             nodes=job.nodes,
             until_s=job.end_s,
             at_first=max(1, left),

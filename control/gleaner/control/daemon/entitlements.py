@@ -12,7 +12,6 @@ from functools import partial
 import structlog
 
 from gleaner.control.control_state import ControlState
-from gleaner.control.daemon.snapshots import SnapshotCache
 from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.policy.entitlements import POLICY, decide
 from gleaner.control.policy.entitlements_view import (
@@ -32,13 +31,13 @@ from gleaner.control.policy.entitlements_view import (
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.resources import Resources
 from gleaner.control.policy.subjects import slurm_subject
-from gleaner.control.queue import decisions, entitlement_actions
+from gleaner.control.queue import decisions
 from gleaner.control.queue.database import snapshot
-from gleaner.control.queue.entitlement_actions import JobActions
+from gleaner.control.queue.decisions import JobActions
 from gleaner.control.queue.errors import NotLeading, QueueError
 from gleaner.control.queue.leader import Term
 from gleaner.control.settings import EntitlementSettings
-from gleaner.control.slurm.interface import Cluster, ClusterError, ClusterRefused, ClusterUnavailable
+from gleaner.control.slurm.interface import Cluster, ClusterError, ClusterRefused, ClusterUnavailable, SnapshotCache
 from gleaner.control.slurm.owners_view import (
     begins_later,
     holdings,
@@ -57,8 +56,6 @@ HOUR_S = 3600.0
 REMEMBERED_S = 24 * HOUR_S
 ACTS_A_ROUND = 100
 """The most acts in one round. Then the loop looks again, since its view of the cluster grows old."""
-UNCHECKED_S = HOUR_S
-"""The time for which jobs stay held while control cannot check that Slurm can enforce entitlements."""
 REASONS_A_ROUND = 20
 """The most reasons that are written in one round."""
 REASON_AGAIN_S = 60.0
@@ -109,7 +106,6 @@ class Entitlements:
         self._snapshots = snapshots
         self._slurm_admin = slurm_admin
         self._is_checked = False
-        self._unchecked_since_s: float | None = None
         self._is_stuck = False
         self._announced: Term | None = None
         self._reasons = HoldReasons()
@@ -126,7 +122,7 @@ class Entitlements:
         """
         try:
             self._announce()
-            self._check(now_s)
+            self._check()
             seen = self._look(now_s)
             known, preempted = self._known(seen)
             partition = self._state.settings.cluster.partition
@@ -160,45 +156,24 @@ class Entitlements:
         if not self._is_stuck:
             self._slurm_admin.alive(self._settings.partitions)
 
-    def _check(self, now_s: float) -> None:
-        """Check once after each start that Slurm can enforce the entitlements. Until then nothing is decided.
-
-        The jobs that are held at a start were held for a control that had passed this check, mostly with the same
-        settings. A restart while slurmdbd is being upgraded must not release all of them. But no job is released by us
-        meanwhile, so the hold has an end (`UNCHECKED_S`).
-        """
-        if self._is_checked:
-            return
-        try:
+    def _check(self) -> None:
+        """Check once after each start that Slurm can enforce the entitlements. Until then nothing is decided."""
+        if not self._is_checked:
             self._cluster.check_owners(sorted(self._settings.entitled))
-        except ClusterUnavailable:
-            if self._unchecked_since_s is None:
-                self._unchecked_since_s = now_s
-            if self._acts and now_s < self._unchecked_since_s + UNCHECKED_S and self._may_hold_some(now_s):
-                self._alive()
-            raise
-        self._is_checked = True
-
-    def _may_hold_some(self, now_s: float) -> bool:
-        """Return True if jobs are held for us, or if Slurm does not answer."""
-        try:
-            return any(is_held_for_us(job) for job in self._view(now_s).jobs)
-        except ClusterUnavailable:
-            return True
+            self._is_checked = True
 
     def _look(self, now_s: float) -> Snapshot:
-        """Look at the owners' partitions. While Slurm is away, say that control is alive, so that jobs stay held."""
+        """Query Slurm afresh and return the owners' partitions, because the result is acted on at once.
+
+        While Slurm is away, say that control is alive, so that jobs stay held.
+        """
         try:
-            return self._view(now_s)
+            seen = self._snapshots.fresh(now_s)
         except ClusterUnavailable:
             if self._acts:
                 self._alive()
             raise
-
-    def _view(self, now_s: float) -> Snapshot:
-        """Query Slurm afresh and return the owners' partitions, because the result is acted on at once."""
-        partition = self._state.settings.cluster.partition
-        return owners_view(self._snapshots.fresh(now_s), self._settings.partitions, agents=partition)
+        return owners_view(seen, self._settings.partitions, agents=self._state.settings.cluster.partition)
 
     def _known(self, seen: Snapshot) -> tuple[dict[str, JobActions], int]:
         """Return the queue's records of the jobs, and the number of jobs that were preempted within an hour.
@@ -206,16 +181,16 @@ class Entitlements:
         The records are corrected by what the jobs themselves show. Records of other jobs are forgotten.
         """
         with snapshot(self._state.engine) as db:
-            known = entitlement_actions.actions(db)
-            preempted = entitlement_actions.preemptions_since(db, seen.read_s - HOUR_S)
+            known = decisions.actions(db)
+            preempted = decisions.preemptions_since(db, seen.read_s - HOUR_S)
         gone = _done_with(known, seen)
         known = {job: record for job, record in known.items() if job not in gone}
         fresh = corrections(known, seen) if self._acts else []
         if gone or fresh:
             with self._state.writing() as db:
-                entitlement_actions.forget(db, gone, told_before_s=seen.read_s - REMEMBERED_S)
+                decisions.forget_actions(db, gone, told_before_s=seen.read_s - REMEMBERED_S)
                 for record in fresh:
-                    entitlement_actions.record_action(db, record)
+                    decisions.record_action(db, record)
         return known | {record.job: record for record in fresh}, preempted
 
     # ── what was decided ──
@@ -307,14 +282,14 @@ class Entitlements:
     def _release(self, decision: Decision, job: SlurmJob, now_s: float) -> None:
         at_top = decision.verdict is Verdict.CLAIM
         with self._state.writing() as db:
-            entitlement_actions.record_action(db, JobActions(decision.job, released_s=now_s, at_top=at_top))
+            decisions.record_action(db, JobActions(decision.job, released_s=now_s, at_top=at_top))
         self._slurm_admin.release(decision.job, top=at_top, submitted_s=job.submitted_s)
 
     def _hold(self, job: SlurmJob) -> None:
         self._slurm_admin.hold(job.id, submitted_s=job.submitted_s)
         self._reasons.forget(job.id)
         with self._state.writing() as db:
-            entitlement_actions.forget(db, [job.id], told_before_s=0)
+            decisions.forget_actions(db, [job.id], told_before_s=0)
 
     def _vacate(self, job: SlurmJob, now_s: float) -> None:
         """Preempt a job, or vacate an agent.
@@ -334,12 +309,12 @@ class Entitlements:
                 self._slurm_admin.requeue(job.id, submitted_s=job.submitted_s)
         except ClusterRefused:
             with self._state.writing() as db:
-                entitlement_actions.record_action(db, JobActions(job.id, told_s=now_s - grace_s))
+                decisions.record_action(db, JobActions(job.id, told_s=now_s - grace_s))
             raise
         with self._state.writing() as db:
-            entitlement_actions.record_action(db, JobActions(job.id, told_s=now_s))
+            decisions.record_action(db, JobActions(job.id, told_s=now_s))
             if not is_agent:
-                entitlement_actions.record_preemption(db, job.id, now_s)
+                decisions.record_preemption(db, job.id, now_s)
 
     def _explain(self, jobs: Mapping[str, SlurmJob], decided: tuple[Decision, ...], now_s: float) -> None:
         """Write on held jobs, where `squeue` shows it, why they wait."""

@@ -6,7 +6,7 @@ its own clock (`Loop.run_once`), while `LoopThreads` calls them by the real one.
 
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
@@ -31,10 +31,7 @@ class Loop:
     name: str
     every_s: float
     step: Callable[[float], object]
-    trouble: str = "this has to wait"
-    """The log line for a failure of the database, Slurm or the storage. The reason follows it."""
     leader_only: bool = True
-    _reason: str = field(default="", init=False)
 
     def run_once(self, state: ControlState, now_s: float) -> None:
         """Do one step if this program leads, and record in `state.faults` the time of the last success.
@@ -56,15 +53,14 @@ class Loop:
             _log.info("this round is left to who leads", loop=self.name, reason=str(error))
         except (ClusterError, QueueError, StorageError) as error:
             reason = str(error)
-            if reason != self._reason:
-                _log.warning(self.trouble, loop=self.name, reason=reason)
+            if reason != state.faults.troubles.get(self.name):
+                _log.warning("this has to wait", loop=self.name, reason=reason)
         else:
             state.faults.worked_s[self.name] = state.steady_clock()
         if reason:
             state.faults.troubles[self.name] = reason
         else:
             state.faults.troubles.pop(self.name, None)
-        self._reason = reason
 
 
 class LoopThreads:

@@ -18,13 +18,12 @@ from gleaner.control.daemon.rebalancer import Rebalancer
 from gleaner.control.daemon.report_spool import take_spooled_reports
 from gleaner.control.daemon.serving import CannotStart, HttpServer, door_app, ready_state, serve
 from gleaner.control.daemon.slurm_shares import take_shares
-from gleaner.control.daemon.snapshots import SnapshotCache
 from gleaner.control.daemon.storage_gc import remove_drafts, remove_garbage
 from gleaner.control.daemon.web_process import WebProcess
 from gleaner.control.queue import retention
 from gleaner.control.settings import Settings
 from gleaner.control.slurm.factory import cluster
-from gleaner.control.slurm.interface import Cluster
+from gleaner.control.slurm.interface import Cluster, SnapshotCache
 from gleaner.control.slurm_admin.client import SlurmAdminClient
 
 WEB_S = 1.0
@@ -48,7 +47,7 @@ def run(settings: Settings, *, with_web: bool = True) -> None:
     server = HttpServer(door_app(state, Door.AGENTS), settings.api, settings.api.agents_port)
     people = WebProcess() if with_web else None
     if people is not None:
-        loops += (Loop("people's door", WEB_S, people.keep, "the people's door is opened again", leader_only=False),)
+        loops += (Loop("people's door", WEB_S, people.keep, leader_only=False),)
     # Everything that can fail has been created by now. From here on the program leads and submits agents.
     try:
         serve(state, loops, server, Door.AGENTS)
@@ -84,46 +83,26 @@ def control_loops(state: ControlState, leadership: Leadership, cluster: Cluster)
         Loop("leader", tick_s, leadership.tick, leader_only=False),
         *own_checks(state),
         Loop("provisioning", settings.rounds.poll_s, Provisioning(state, cluster, snapshots).step),
-        Loop("report spool", tick_s, partial(take_spooled_reports, state), "reports on the storage have to wait"),
-        Loop("view", WRITE_EVERY_S, partial(write_view, state), "people see what was known before"),
-        Loop("drafts", DRAFTS_S, partial(remove_drafts, state), "drafts cannot be removed, it will be tried again"),
-        Loop(
-            "checkpoint gc",
-            GC_S,
-            lambda now_s: remove_garbage(state, now_s, by_age=may_remove_by_age(state, now_s)),
-            "checkpoints and tokens could not be removed, it will be tried again",
-        ),
-        Loop("node history", settings.rounds.poll_s, NodeHistory(state).step, "the history of node time has a gap"),
-        Loop("rebalancer", REBALANCER_S, Rebalancer(state).step, "moves wait for the queue"),
-        Loop(
-            "retention",
-            RETENTION_S,
-            partial(_remove_old_rows, state),
-            "what is old could not be removed, it will be tried again",
-        ),
+        Loop("report spool", tick_s, partial(take_spooled_reports, state)),
+        Loop("view", WRITE_EVERY_S, partial(write_view, state)),
+        Loop("drafts", DRAFTS_S, partial(remove_drafts, state)),
+        Loop("checkpoint gc", GC_S, lambda now_s: remove_garbage(state, now_s, by_age=may_remove_by_age(state, now_s))),
+        Loop("node history", settings.rounds.poll_s, NodeHistory(state).step),
+        Loop("rebalancer", REBALANCER_S, Rebalancer(state).step),
+        Loop("harm meter", settings.rounds.poll_s, HarmMeter(state, cluster).step),
+        Loop("drains", DRAINS_S, Drains(state, cluster, slurm_admin).step),
+        Loop("retention", RETENTION_S, partial(_remove_old_rows, state)),
     ]
     if settings.entitlements.mode != "off":
         loop = Entitlements(state, cluster, snapshots, slurm_admin)
         loops.append(Loop("entitlements", settings.entitlements.poll_s, loop.step))
-    if settings.cluster.backend != "local":
-        trouble = "the delays of regular jobs are not measured"
-        loops.append(Loop("harm meter", settings.rounds.poll_s, HarmMeter(state, cluster).step, trouble))
-        loops.append(Loop("drains", DRAINS_S, Drains(state, cluster, slurm_admin).step, "drains wait for the queue"))
     if settings.groups.from_slurm:
-        trouble = "the shares of Slurm's accounts could not be read, it will be tried again"
-        loops.append(Loop("shares", SHARES_S, lambda _now_s: take_shares(state), trouble, leader_only=False))
+        loops.append(Loop("shares", SHARES_S, lambda _now_s: take_shares(state), leader_only=False))
     return tuple(loops)
 
 
 def _check_entitlements(settings: Settings) -> None:
-    """Raise `CannotStart` unless entitlements are possible on the cluster of the settings."""
-    entitlements, slurm = settings.entitlements, settings.cluster
-    if entitlements.mode == "off":
-        return
-    if slurm.backend == "local":
-        raise CannotStart(
-            f"[entitlements] mode is {entitlements.mode}, but [cluster] backend is local: only a Slurm cluster can have"
-            " entitlements"
-        )
-    if slurm.partition in entitlements.partitions:
-        raise CannotStart(f"[entitlements] partitions names {slurm.partition}, which is the agents' own")
+    """Raise `CannotStart` if the agents' partition has entitlements."""
+    entitlements, agents_in = settings.entitlements, settings.cluster.partition
+    if entitlements.mode != "off" and agents_in in entitlements.partitions:
+        raise CannotStart(f"[entitlements] partitions names {agents_in}, which is the agents' own")

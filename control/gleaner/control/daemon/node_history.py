@@ -1,11 +1,9 @@
 """The loop that writes the history of node time, from control's polls of Slurm and from the ends of attempts."""
 
-from gleaner.agent.common.quantities import in_words
 from gleaner.control.control_state import ControlState
 from gleaner.control.policy.node_time import RESOLUTIONS, of_attempts, of_look
 from gleaner.control.queue import agents, node_history
-from gleaner.control.queue.database import oldest_transaction_s, snapshot
-from gleaner.control.queue.errors import QueueBusy
+from gleaner.control.queue.database import CAMPAIGN_TIMEOUT_S, snapshot
 from gleaner.control.queue.node_history import NodeUses
 from gleaner.control.slurm.agents_view import node_uses
 from gleaner.control.slurm.snapshot import Snapshot
@@ -14,10 +12,9 @@ POLLS_UNTIL_UNKNOWN = 3
 """Between two snapshots that are further apart than this number of polls, the nodes' use counts as unknown."""
 ATTEMPTS_S = 60.0
 """The interval in which the ends of attempts are added."""
-LONGEST_OPEN_S = 600.0
-"""No transaction of control lasts this long, because the database ends idle transactions and long statements."""
-SETTLED_S = 30.0
-"""The longest time from the instant that a request uses as its time to the beginning of its transaction."""
+SETTLED_S = CAMPAIGN_TIMEOUT_S + 30.0
+"""The time after which ends are added. An end has the time of its request, whose transaction may wait and last so
+long."""
 
 
 class NodeHistory:
@@ -56,19 +53,8 @@ class NodeHistory:
         self._last = view
 
     def _add_attempts(self, until_s: float) -> None:
-        """Add the attempts that ended up to then, each once. The first call only records the beginning.
-
-        A transaction that is still open may record an end at the time of its beginning. The next step adds such
-        attempts.
-        """
+        """Add the attempts that ended up to then, each once. The first call only records the beginning."""
         with self._state.writing() as db:
-            open_s = oldest_transaction_s(db)
-            if open_s > LONGEST_OPEN_S:  # logged, because the history waits for it
-                raise QueueBusy(
-                    f"a transaction of control's has been open for {in_words(open_s)}:"
-                    " does another control program hang?"
-                )
-            until_s -= open_s
             after_s = node_history.mark(db)
             if after_s is not None and after_s >= until_s:
                 return

@@ -35,6 +35,6 @@ def own_checks(state: ControlState) -> tuple[Loop, Loop]:
         storage_number(state.settings.storage.folder)
 
     return (
-        Loop(state.own_step("database"), CHECK_S, write, "the database takes nothing", leader_only=False),
-        Loop(state.own_step("storage"), CHECK_S, look, "the storage does not answer", leader_only=False),
+        Loop(state.own_step("database"), CHECK_S, write, leader_only=False),
+        Loop(state.own_step("storage"), CHECK_S, look, leader_only=False),
     )

@@ -21,9 +21,7 @@ import structlog
 from gleaner.agent.common.quantities import in_words
 from gleaner.agent.system import atomic
 from gleaner.control.control_state import ControlState, provisioning_rules
-from gleaner.control.daemon.snapshots import SnapshotCache
 from gleaner.control.policy.provisioning import (
-    IdleNode,
     NewAgent,
     PendingAgent,
     Plan,
@@ -50,6 +48,7 @@ from gleaner.control.slurm.interface import (
     ClusterError,
     ClusterRefused,
     SchedulerId,
+    SnapshotCache,
 )
 from gleaner.control.slurm.snapshot import JobPhase, SlurmJob, Snapshot
 
@@ -98,14 +97,13 @@ class Pause:
 class Unstarted:
     """An agent that is gone and never registered. `node` is the node on which it ended, if the node may be to blame.
 
-    `is_early` means that it ended while it could still have begun, and was never seen running.
+    `is_early` means that it ended while it could still have begun, was never seen running, and was not withdrawn.
     """
 
     name: str
     reason: str
     node: str | None
     is_early: bool = False
-    id: SchedulerId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +115,6 @@ class Fleet:
     unstarted: tuple[Unstarted, ...]
     vanished: tuple[str, ...]
     """Silent agents that the scheduler no longer lists."""
-    useless: tuple[SchedulerId, ...]
-    """Agents that are pending in the scheduler but closed in the queue, so that their tokens are invalid."""
     pending: tuple[PendingAgent, ...]
     running: tuple[RunningAgent, ...]
     staying: tuple[tuple[str, SchedulerId], ...] = ()
@@ -162,7 +158,7 @@ class Provisioning:
                 stopped = agents.why_stopped(db)
             seen = self._reconcile(view)
             actions = self._plan(now_s, rules, view, seen, is_stopped=bool(stopped))
-            self._withdraw(actions.withdraw, seen.useless, view)
+            self._withdraw(actions.withdraw, view)
             self._submit_all(actions, now_s)
             if stopped:
                 self._vacate(seen.staying, now_s)
@@ -177,13 +173,11 @@ class Provisioning:
         """Record the changes of our agents in the snapshot. Return the agents, from both the queue and the snapshot."""
         with snapshot(self._state.engine) as db:
             here = queries.agents_here(db)
-            closed = queries.ended_agents(db, [agent.name for agent in view.jobs])
         doubt_s = 2 * self._state.settings.cluster.timeout_s + self._state.settings.rounds.poll_s
         needs_s = self._state.settings.rounds.least_slice_s
-        seen = fleet(here, view, closed=closed, ran_on=self._ran_on, doubt_s=doubt_s, needs_s=needs_s)
+        seen = fleet(here, view, ran_on=self._ran_on, withdrawn=self._withdrawn, doubt_s=doubt_s, needs_s=needs_s)
         if any(agent.phase is Phase.LIVE for agent in here):
             self._early_ends.end()
-        seen = replace(seen, unstarted=self._explained(seen.unstarted))
         if seen.strays or seen.unstarted or seen.vanished:
             self._record(seen, view.read_s)
         self._pause_after_early_ends(seen.unstarted, view.read_s)
@@ -215,23 +209,6 @@ class Provisioning:
                     node_health.record_fault(db, gone.node, now_s=now_s, faults_until_excluded=faults)
             for name in seen.vanished:
                 agents.close_silent(db, name, now_s=now_s, losses_until_held=losses, rates=settings.rates.rules)
-
-    def _explained(self, unstarted: tuple[Unstarted, ...]) -> tuple[Unstarted, ...]:
-        """Add the reason to those of these agents that control withdrew or that a person cancelled.
-
-        Slurm is asked about one of them, and its answer is used for all that have ended in this snapshot.
-        """
-        job, asked = None, [gone.id for gone in unstarted if gone.is_early and gone.name not in self._withdrawn]
-        with suppress(ClusterError):
-            job = self._cluster.read_job(asked[0]) if asked and asked[0] else None
-        is_cancelled = job is not None and "CANCELLED" in job.states
-
-        def explained(gone: Unstarted) -> Unstarted:
-            if why := self._withdrawn.get(gone.name):
-                return replace(gone, reason=f"withdrawn: {why}", is_early=False)
-            return replace(gone, reason="it was cancelled", is_early=False) if gone.is_early and is_cancelled else gone
-
-        return tuple(map(explained, unstarted))
 
     def _pause_after_early_ends(self, unstarted: tuple[Unstarted, ...], now_s: float) -> None:
         """Pause the submissions if agents end at once in several snapshots in a row, because the next ones would end as
@@ -283,7 +260,7 @@ class Provisioning:
                 now_s=now_s,
                 rules=rules,
                 all_nodes=frozenset(view.nodes),
-                nodes=() if kill_switch(view, self._state.settings.cluster.partition) else idle_nodes(view),
+                nodes={} if kill_switch(view, self._state.settings.cluster.partition) else idle_nodes(view),
                 excluded=frozenset(excluded),
                 pending=seen.pending,
                 # An agent on an excluded node takes one job only, so its free cores do not count as room for waiting
@@ -295,14 +272,14 @@ class Provisioning:
             )
         )
 
-    def _withdraw(self, withdrawals: tuple[Withdrawal, ...], useless: tuple[SchedulerId, ...], view: Snapshot) -> None:
+    def _withdraw(self, withdrawals: tuple[Withdrawal, ...], view: Snapshot) -> None:
         """Withdraw pending agents. Their rows are closed when the scheduler no longer lists them."""
         settings = self._state.settings.rounds
         if any(each.why is Why.PENDED_TOO_LONG for each in withdrawals):
             cause = f"Slurm has started no agent for {in_words(settings.pending_limit_s)}{waits_for(view)}"
             self._waiting.begin(cause, now_s=view.read_s, poll_s=settings.poll_s)
         ids = {agent.name: SchedulerId(agent.id) for agent in view.jobs}
-        wanted = [ids[each.name] for each in withdrawals if each.name in ids] + list(useless)
+        wanted = [ids[each.name] for each in withdrawals if each.name in ids]
         if not wanted:
             return
         self._state.check_leads()
@@ -378,16 +355,16 @@ def fleet(
     here: Collection[AgentHere],
     view: Snapshot,
     *,
-    closed: Collection[str],
     ran_on: Mapping[str, str],
+    withdrawn: Mapping[str, Why],
     doubt_s: float,
     needs_s: float,
 ) -> Fleet:
     """Return the agents of the queue and of the snapshot, matched with each other, at the snapshot's time.
 
-    `closed` are names in the snapshot whose agents have ended in the queue. `ran_on` names the nodes on which agents
-    were last seen running. An agent whose submission was never confirmed may still appear for `doubt_s`. `needs_s` is
-    the time before its end at which an agent must have begun.
+    `ran_on` names the nodes on which agents were last seen running, and `withdrawn` the agents that were withdrawn. An
+    agent whose submission was never confirmed may still appear for `doubt_s`. `needs_s` is the time before its end at
+    which an agent must have begun.
     """
     seen = {agent.name: agent for agent in view.jobs}
     phases = {agent.name: agent_phase(agent) for agent in view.jobs}
@@ -402,12 +379,11 @@ def fleet(
     return Fleet(
         strays=tuple((a.name, SchedulerId(seen[a.name].id)) for a in here if a.scheduler_id is None and a.name in seen),
         unstarted=tuple(
-            _unstarted(agent, ran_on.get(agent.name), view, needs_s)
+            _unstarted(agent, ran_on.get(agent.name), withdrawn.get(agent.name), view, needs_s)
             for agent in missing
             if agent.phase is Phase.SUBMITTED and agent not in in_doubt
         ),
         vanished=tuple(agent.name for agent in missing if agent.phase is Phase.SILENT),
-        useless=tuple(SchedulerId(a.id) for a in view.jobs if phases[a.name] is JobPhase.PENDING and a.name in closed),
         pending=tuple(
             [
                 PendingAgent(a.name, a.submitted_s, by_name[a.name].end_s)
@@ -429,19 +405,18 @@ def fleet(
     )
 
 
-def idle_nodes(view: Snapshot) -> tuple[IdleNode, ...]:
-    """Return the idle nodes of the snapshot, in the form that the policy takes."""
-    return tuple(
-        IdleNode(node.name, Resources(node.cpus, node.memory_mib)) for node in view.nodes.values() if node.is_idle
-    )
+def idle_nodes(view: Snapshot) -> dict[str, Resources]:
+    """Return the idle nodes of the snapshot, with their size."""
+    return {node.name: Resources(node.cpus, node.memory_mib) for node in view.nodes.values() if node.is_idle}
 
 
-def _unstarted(agent: AgentHere, node: str | None, view: Snapshot, needs_s: float) -> Unstarted:
+def _unstarted(agent: AgentHere, node: str | None, why: Why | None, view: Snapshot, needs_s: float) -> Unstarted:
+    if why is not None:
+        return Unstarted(agent.name, f"withdrawn: {why}", None)
     if agent.scheduler_id is None:
         return Unstarted(agent.name, "the scheduler never took it", None)
     if node is None:
-        is_early = view.read_s < agent.end_s - needs_s
-        return Unstarted(agent.name, "it ended before it registered", None, is_early, SchedulerId(agent.scheduler_id))
+        return Unstarted(agent.name, "it ended before it registered", None, view.read_s < agent.end_s - needs_s)
     if node in regular_nodes(view) or view.read_s >= agent.end_s:
         return Unstarted(agent.name, f"it had to leave {node} before it registered", None)
     return Unstarted(agent.name, f"it died on {node} before it registered", node)

@@ -31,7 +31,7 @@ NUMBERS = re.compile(
 )
 """The keys of settings whose value is a number, a time or a truth value."""
 WORDS = {
-    "backend": "slurm|pyslurm|auto|local", "mode": "off|dry-run|on", "policy": "none|compaction|priorities",
+    "backend": "slurm|pyslurm", "mode": "off|dry-run|on", "policy": "none|compaction|priorities",
     "proof": "auto|token|munge", "format": "text|json", "runtime": "auto|docker|criu",
     "SLURM_VERSION": r"[\d.]+", "State": "[A-Z+]+", "PreemptMode": "[A-Z,]+", "SelectTypeParameters": "[A-Z_,]+",
     "AccountingStorageEnforce": "[a-z,]+", "PreemptParameters": "[a-z_,]+", "SelectType": "select/[a-z_]+",

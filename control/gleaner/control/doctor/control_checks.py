@@ -206,8 +206,6 @@ def munge(look: Look) -> Finding:
     """Check munge, which Slurm and users without a token need, as the service account."""
     where, is_client = "", look.role is MachineRole.CLIENT
     with suppress(Unread):
-        if look.role is MachineRole.CONTROL and look.settings.cluster.backend == "local":
-            return not_checked("without Slurm it is not needed")
         socket = look.settings.client.munge_socket if is_client else look.settings.munge.socket
         where = f" --socket={socket}" if socket and Path(socket).exists() else ""
     words = ("sh", "-c", f'made=$(munge --no-input{where}) && echo "$made" | unmunge{where}')

@@ -15,7 +15,6 @@ from gleaner.control.doctor.finding import Finding, MachineRole, Unread, fault, 
 from gleaner.control.doctor.look import Look, complaint
 from gleaner.control.doctor.machine_checks import units
 from gleaner.control.doctor.slurm_reading import (
-    cluster,
     config,
     dotted,
     nodes_in,
@@ -58,8 +57,6 @@ _ADMIN, _TIMER = "gleaner-slurm-admin", "gleaner-deadman.timer"
 def programs(look: Look) -> Finding:
     """Check Slurm's programs: they exist, answer, and are recent enough."""
     is_node = look.role is MachineRole.NODE
-    if not is_node and look.settings.cluster.backend == "local":
-        return warning("[cluster] backend is local: agents run on this machine alone", 'backend = "slurm"')
     text = ""
     for name in ("scontrol",) if is_node else ("scontrol", "sinfo", "squeue", "sbatch", "scancel"):
         try:
@@ -82,7 +79,10 @@ def programs(look: Look) -> Finding:
 def slurm_conf(look: Look) -> Finding:
     """Check that slurmctld uses the lines that `glean setup` prints for slurm.conf."""
     found = config(look)
-    lines = [line for _, line in slurm_lines.missing_lines(found, (), cluster(look).account or "", has_partition=True)]
+    lines = [
+        line
+        for _, line in slurm_lines.missing_lines(found, (), look.settings.cluster.account or "", has_partition=True)
+    ]
     if not found["SelectType"].startswith("select/cons_"):
         lines.append("SelectType=select/cons_tres")
     soft = " ".join(line for line in lines if line.startswith(_SOFT))
@@ -123,7 +123,7 @@ def epilog(look: Look) -> Finding:
 @check("partition", (CONTROL,))
 def partition(look: Look) -> Finding:
     """Check the agents' partition: its nodes, its preemption, and its time limit."""
-    name, length_s = cluster(look).partition, look.settings.rounds.length_s
+    name, length_s = look.settings.cluster.partition, look.settings.rounds.length_s
     if name not in partitions(look):
         return fault(f"there is no partition {name}", "add its line to slurm.conf: `glean setup control` prints it")
     values = ours(look)
@@ -145,7 +145,7 @@ def tiers(look: Look) -> Finding:
 
     All of them must preempt agents. A warning lists those in which regular jobs can be preempted by other regular jobs.
     """
-    own, name = ours(look), cluster(look).partition
+    own, name = ours(look), look.settings.cluster.partition
     others = [
         one for one in partitions(look).values() if one["PartitionName"] != name and nodes_in(one) & nodes_in(own)
     ]
@@ -199,7 +199,14 @@ def agents(look: Look) -> Finding:
 
 def _queued_agents(look: Look) -> list[tuple[str, str]]:
     """Return the state and Slurm's reason of each agent that is queued or runs."""
-    wanted = ("--user", look.account_name, "--partition", cluster(look).partition, "--states", "PENDING,RUNNING")
+    wanted = (
+        "--user",
+        look.account_name,
+        "--partition",
+        look.settings.cluster.partition,
+        "--states",
+        "PENDING,RUNNING",
+    )
     lines = look.printed("squeue", "--noheader", *wanted, "--format", "%T|%j|%r").splitlines()
     words = [line.split("|", 2) for line in lines]
     return [(word[0], word[2]) for word in words if len(word) == 3 and word[1].startswith(AGENT_PREFIX)]
@@ -208,7 +215,7 @@ def _queued_agents(look: Look) -> list[tuple[str, str]]:
 @check("trial submission", (CONTROL,))
 def trial(look: Look) -> Finding:
     """Check Slurm's answer to a trial submission of an agent (`sbatch --test-only`)."""
-    asked, account = cluster(look), look.account
+    asked, account = look.settings.cluster, look.account
     if os.geteuid() not in {0, account.pw_uid}:
         return not_checked("only root and the service account can try this", "run this as root")
     now_s, length_s = time.time(), look.settings.rounds.length_s
@@ -246,7 +253,7 @@ def scheduling(look: Look) -> Finding:
 @check("account", (CONTROL,))
 def account(look: Look) -> Finding:
     """Check the agents' account in Slurm's accounting, and the facts that Slurm shows to the service account."""
-    asked, name = cluster(look), look.account_name
+    asked, name = look.settings.cluster, look.account_name
     try:
         found = rows(look, "assoc", f"user={name}", "format=Account,QOS", columns=2)
         level = "".join(row[0] for row in rows(look, "user", name, "format=AdminLevel", columns=1))
@@ -272,7 +279,7 @@ def account(look: Look) -> Finding:
 @check("QOS", (CONTROL,))
 def qos(look: Look) -> Finding:
     """Check the agents' QOS: agents' use counts in no share, and a waiting agent reserves no node."""
-    name = cluster(look).qos
+    name = look.settings.cluster.qos
     if name is None:
         return warning("[cluster] qos is not set", 'make one of their own for agents, and set qos = "gleaner"')
     every = rows(look, "qos", "format=Name,UsageFactor,Flags", columns=3)

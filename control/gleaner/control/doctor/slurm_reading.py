@@ -6,36 +6,25 @@ from collections.abc import Mapping
 from gleaner.control.doctor.finding import Unread
 from gleaner.control.doctor.look import Look
 from gleaner.control.hostlist import expanded
-from gleaner.control.settings import ClusterSettings
 from gleaner.control.setup.slurm_lines import read_config, read_partitions, read_records
 
 _LIMIT = re.compile(r"(?:(\d{1,6})-)?(\d{1,6}):(\d{2}):(\d{2})")
 
 
-def cluster(look: Look) -> ClusterSettings:
-    """Return the settings by which agents are submitted. Raises `Unread` on a machine without Slurm."""
-    found = look.settings.cluster
-    if found.backend == "local":
-        raise Unread("[cluster] backend is local: there is no Slurm")
-    return found
-
-
 def config(look: Look) -> Mapping[str, str]:
     """Return the settings that slurmctld has in force, without those that are not set."""
-    cluster(look)
     return read_config(look.printed("scontrol", "show", "config"))
 
 
 def partitions(look: Look) -> dict[str, Mapping[str, str]]:
     """Return the partitions by name."""
-    cluster(look)
     shown = read_partitions(look.printed("scontrol", "--oneliner", "show", "partition"))
     return {one["PartitionName"]: one for one in shown}
 
 
 def ours(look: Look) -> Mapping[str, str]:
     """Return the agents' partition."""
-    name = cluster(look).partition
+    name = look.settings.cluster.partition
     found = partitions(look).get(name)
     if found is None:
         raise Unread(f"there is no partition {name}")
@@ -61,7 +50,6 @@ def nodes_in(partition: Mapping[str, str]) -> frozenset[str]:
 
 def rows(look: Look, *words: str, columns: int) -> list[list[str]]:
     """Return the rows that `sacctmgr show` prints. Raises `Unread`, also if a row has other columns."""
-    cluster(look)
     text = look.printed("sacctmgr", "--parsable2", "--noheader", "--readonly", "show", *words)
     found = [line.split("|") for line in text.splitlines() if line.strip()]
     if any(len(row) != columns for row in found):

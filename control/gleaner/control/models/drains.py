@@ -7,7 +7,7 @@ from pydantic import Field, StringConstraints
 
 from gleaner.agent.job_spec import Flag, Shape
 from gleaner.control.models.base import Reply
-from gleaner.control.policy.draining import Deed, Kind, Spanning
+from gleaner.control.policy.draining import Deed, Spanning
 from gleaner.control.slurm_admin.request import MOST_NODES
 
 Nodes = Annotated[
@@ -72,7 +72,6 @@ class DrainedJob(Reply):
 
     job: str
     user: str
-    kind: Kind
     deed: Deed
     nodes: tuple[str, ...]
     until_s: float | None

@@ -4,6 +4,7 @@ from pydantic import Field
 
 from gleaner.agent.job_spec import Shape
 from gleaner.control.models.base import Reply
+from gleaner.control.policy.harm import Harm
 
 
 class ReportFilter(Shape):
@@ -23,16 +24,6 @@ class RegularWaits(Reply):
     """The mean waiting time, or None if no job started."""
     median_wait_s: float | None
     late_wait_s: float | None
-    """The 95th percentile."""
-
-
-class RegularHarm(Reply):
-    """The delays, in seconds, of regular jobs that waited for agents to leave their nodes. They are lower bounds."""
-
-    jobs: int
-    sum_s: float
-    largest_s: float
-    late_s: float
     """The 95th percentile."""
 
 
@@ -85,9 +76,9 @@ class MonthReport(Reply):
     restoring_core_h: float
     starting_core_h: float
     lost_core_h: float
-    harm_day: RegularHarm
+    harm_day: Harm
     """The delays of the jobs that started in the last 24 hours."""
-    harm_month: RegularHarm
+    harm_month: Harm
     stored_bytes: dict[str, int]
     """The bytes of each group's checkpoints and results in the storage now."""
     energy_kwh: float | None

@@ -9,16 +9,6 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 
-class Kind(StrEnum):
-    """The kind of a job on a node."""
-
-    AGENT = "agent"
-    CHECKPOINTABLE = "checkpointable"
-    PREEMPTIBLE = "preemptible"
-    OTHER = "other"
-    """Its owner has not declared the job preemptible or checkpointable."""
-
-
 class Spanning(StrEnum):
     """The treatment of a job that also runs on nodes that are not drained."""
 
@@ -39,31 +29,24 @@ class Deed(StrEnum):
     """No action: the job ends by itself."""
 
 
-_DEEDS = {
-    Kind.AGENT: Deed.VACATE,
-    Kind.CHECKPOINTABLE: Deed.SAVE,
-    Kind.PREEMPTIBLE: Deed.REQUEUE,
-    Kind.OTHER: Deed.WAIT,
-}
+def deed(alone: Deed, *, spans: bool, spanning: Spanning) -> Deed:
+    """Return the action for a job. `spans` is True if it also runs on nodes that are not drained, and `alone` is the
+    action if it does not."""
+    return Deed.WAIT if spans and spanning is not Spanning.REQUEUE else alone
 
 
-def deed(kind: Kind, *, spans: bool, spanning: Spanning) -> Deed:
-    """Return the action for a job of this kind. `spans` is True if it also runs on nodes that are not drained."""
-    return Deed.WAIT if spans and spanning is not Spanning.REQUEUE else _DEEDS[kind]
-
-
-def obstacle(job: str, kind: Kind, *, elsewhere: Sequence[str], cannot: str, spanning: Spanning) -> str:
+def obstacle(job: str, alone: Deed, *, elsewhere: Sequence[str], cannot: str, spanning: Spanning) -> str:
     """Return, in a few words, the reason why a job keeps its nodes from being drained, or "" if it does not.
 
     `job` is its name in the message. `elsewhere` are the job's nodes that are not drained. `cannot` is the reason why
     it cannot be saved or requeued, or "".
 
-    >>> obstacle("alice's job 7", Kind.PREEMPTIBLE, elsewhere=("n2",), cannot="", spanning=Spanning.REFUSE)
+    >>> obstacle("alice's job 7", Deed.REQUEUE, elsewhere=("n2",), cannot="", spanning=Spanning.REFUSE)
     "alice's job 7 also runs on n2 (see --spanning)"
     """
-    if kind is Kind.OTHER:
+    if alone is Deed.WAIT:
         return ""
     if elsewhere and spanning is Spanning.REFUSE:
         return f"{job} also runs on {', '.join(elsewhere)} (see --spanning)"
-    is_touched = deed(kind, spans=bool(elsewhere), spanning=spanning) is not Deed.WAIT
+    is_touched = deed(alone, spans=bool(elsewhere), spanning=spanning) is not Deed.WAIT
     return f"{job}: {cannot}" if cannot and is_touched else ""

@@ -58,7 +58,7 @@ def delays(preempted_s: Mapping[str, float], starts: Iterable[RegularStart]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Harm:
-    """The delays of regular jobs in a period, in seconds."""
+    """The delays, in seconds, of regular jobs that waited for agents to leave their nodes. They are lower bounds."""
 
     jobs: int = 0
     sum_s: float = 0.0

@@ -13,7 +13,7 @@ Pure: `plan` gets a `ProvisioningView` and returns a `Plan`. The rules of a plan
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -30,14 +30,6 @@ class ProvisioningRules:
     shortest_slice_s: float
     pending_limit_s: float
     agents_at_most: int
-
-
-@dataclass(frozen=True, slots=True)
-class IdleNode:
-    """A whole node that the scheduler shows as idle and usable, even if it is planned for a waiting job later."""
-
-    name: str
-    room: Resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +69,8 @@ class ProvisioningView:
     rules: ProvisioningRules
     all_nodes: frozenset[str]
     """The names of all nodes, idle or not. With any other name, the scheduler would refuse every agent."""
-    nodes: tuple[IdleNode, ...]
+    nodes: Mapping[str, Resources]
+    """The whole nodes that the scheduler shows as idle and usable, even those planned for a waiting job later."""
     excluded: frozenset[str]
     """Nodes on which agents failed repeatedly, or that are being emptied. The scheduler may have forgotten some of
     them."""
@@ -161,15 +154,15 @@ def _agents_to_start(view: ProvisioningView, *, is_too_late: bool) -> tuple[int,
     The waiting jobs are placed beside the jobs of running agents, then on idle nodes, the largest jobs and nodes first.
     Pending agents reduce the number of idle nodes, because they may take them.
     """
-    usable = [node for node in view.nodes if node.name not in view.excluded]
-    idle = sorted(usable, key=lambda node: (-node.room.cpus, -node.room.memory_mib, node.name))
+    usable = [(name, room) for name, room in view.nodes.items() if name not in view.excluded]
+    idle = sorted(usable, key=lambda node: (-node[1].cpus, -node[1].memory_mib, node[0]))
     kinds = sorted(view.waiting, key=lambda kind: (-kind.cpus, -kind.memory_mib))
     left = [kind.count for kind in kinds]
     for agent in view.running:
         if agent.end_s - view.now_s >= view.rules.shortest_slice_s:
             _fill(agent.free, agent.node, kinds, left)
     is_work_left = any(left)
-    useful = 0 if is_too_late else sum(any(left) and _fill(node.room, node.name, kinds, left) for node in idle)
+    useful = 0 if is_too_late else sum(any(left) and _fill(room, name, kinds, left) for name, room in idle)
     below_cap = view.rules.agents_at_most - len(view.running) - len(view.pending)
     return max(0, min(useful - len(view.pending), below_cap)), is_work_left
 

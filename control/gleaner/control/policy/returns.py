@@ -31,9 +31,6 @@ QUICK_S = 30.0
 afterwards."""
 STEADY_S = 120.0
 """A job runs well if it still runs elsewhere after this much more time than it took to fail here."""
-AT_ONCE_S, SAVES_AT_ONCE = 5.0, 5
-"""A job that has saved itself this soon after its start, this many times in a row, is held because it computes
-nothing."""
 
 
 class Blame(StrEnum):

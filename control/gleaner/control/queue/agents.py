@@ -37,15 +37,7 @@ def expect(db: Connection, *, name: str, end_s: float, token_hash: str, now_s: f
 
     The record is made before the request to the scheduler, so that no agent is ever unknown.
     """
-    row = {
-        "name": name,
-        "phase": Phase.SUBMITTED,
-        "end_s": end_s,
-        "submitted_s": now_s,
-        "vacate": False,
-        "reason": "",
-    }
-    db.execute(insert(AGENT), row)
+    db.execute(insert(AGENT), {"name": name, "phase": Phase.SUBMITTED, "end_s": end_s, "submitted_s": now_s})
     until_s = end_s + tokens.AGENT_OVERTIME_S
     tokens.register(db, tokens.Identity(Role.AGENT, name, None, expires_s=until_s), token_hash=token_hash, now_s=now_s)
 

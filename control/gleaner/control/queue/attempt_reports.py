@@ -22,10 +22,13 @@ from gleaner.control.policy.resources import next_memory_mib
 from gleaner.control.policy.returns import AfterFailure, Blame, Next, OwnFailure, Reaction, Then, TimesGiven
 from gleaner.control.queue import attempts, campaign_rules, compatibility, deliveries, lanes, logs, node_health
 from gleaner.control.queue.errors import Conflict, Invalid, NotCurrent, NotFound
-from gleaner.control.queue.jobs import memory_range_mib, put_on_hold, spec_of
+from gleaner.control.queue.jobs import memory_range_mib, spec_of
 from gleaner.control.queue.tables import JOB, Standing
-from gleaner.control.queue.transitions import LANE_OF_NEW, lock, make_transition, record, refuse
+from gleaner.control.queue.transitions import LANE_OF_NEW, lock, make_transition, put_on_hold, record, refuse
 from gleaner.control.states import Outcome, State, Transition
+
+AT_ONCE_S, SAVES_AT_ONCE = 5.0, 5
+"""A job that saves itself without memory, and has computed less than this in so many attempts in a row, is held."""
 
 AttemptReport = Checkpointed | Saved | Completed | Returned | LogLines
 
@@ -94,8 +97,8 @@ def record_save(db: Connection, job: int, attempt: int, report: Saved, *, now_s:
         raise
     attempts.publish(db, job, made, kind=kind, now_s=now_s)
     node_health.record_success(db, job, attempt, now_s=now_s)
-    if not made.has_memory and attempts.newest_computed_s(db, job, returns.SAVES_AT_ONCE) < returns.AT_ONCE_S:
-        reason = f"it saved itself at once {returns.SAVES_AT_ONCE} times in a row, without computing"
+    if not made.has_memory and attempts.newest_computed_s(db, job, SAVES_AT_ONCE) < AT_ONCE_S:
+        reason = f"it saved itself at once {SAVES_AT_ONCE} times in a row, without computing"
         put_on_hold(db, lock(db, job), reason=reason, now_s=now_s)
     return True
 

@@ -92,13 +92,7 @@ def slice_columns(spent: Slice, *, counts: bool = True) -> dict[str, object]:
 
     Pass them to `transitions.make_transition` or `end`.
     """
-    values: dict[str, object] = {
-        "started_s": spent.started_s,
-        "start_s": spent.start_s,
-        "restore_s": spent.restore_s,
-        "compute_s": spent.compute_s,
-        "save_s": spent.save_s,
-    }
+    values = spent.model_dump(exclude={"restored"})
     return values | {"counted_s": spent.compute_s} if counts else values
 
 

@@ -46,8 +46,6 @@ _WIRE: dict[str, Any] = {
 }
 """These options notice a server that has vanished from the network within the same time, whether or not we were
 sending."""
-_APPLICATION = "gleaner"
-"""The name by which PostgreSQL identifies control's connections."""
 _WAS_IDLE = "25P03"
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _WRITER = "gleaner_writer"
@@ -85,7 +83,7 @@ def connect(url: str) -> Engine:
             pool_size=20,
             max_overflow=25,  # together: Starlette's 40 threads, those for unknown callers, and those for /health
             pool_timeout=BUSY_TIMEOUT_S,
-            connect_args=_WIRE | {"application_name": _APPLICATION, "options": _OPTIONS},
+            connect_args=_WIRE | {"application_name": "gleaner", "options": _OPTIONS},
         )
     raise Invalid(f"queue.url: {parsed.drivername} is not supported; use sqlite:////PATH or postgresql+psycopg://...")
 
@@ -135,24 +133,6 @@ def snapshot(engine: Engine) -> Generator[Connection]:
         if engine.dialect.name == "postgresql":
             db.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         yield db
-
-
-def oldest_transaction_s(db: Connection) -> float:
-    """Return the age of control's oldest transaction, this one included.
-
-    On SQLite a writing transaction is the only one. PostgreSQL lists the transactions of all control programs, which
-    connect with the same user and application name (pg_stat_activity, monitoring-stats.html). `xact_start` and
-    `clock_timestamp` are the server's times. A person's psql that was left within a transaction does not count.
-    """
-    if db.dialect.name == "sqlite":
-        return 0.0
-    age = db.exec_driver_sql(
-        "SELECT extract(epoch FROM clock_timestamp() - min(xact_start)) FROM pg_stat_activity"
-        " WHERE datname = current_database() AND usename = current_user"
-        " AND (application_name = %s OR pid = pg_backend_pid())",
-        (_APPLICATION,),
-    ).scalar_one()
-    return max(0.0, float(age))
 
 
 def allow_whole_campaign(db: Connection) -> None:

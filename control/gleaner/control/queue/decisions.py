@@ -1,16 +1,21 @@
-"""Stored decisions. Each is written once, after a policy has decided, and is read by the people whom it concerns."""
+"""Stored decisions, and control's actions on the owners' jobs.
+
+A decision is written once, after a policy has decided, and is read by the people whom it concerns. Actions are stored
+so that a restarted control can continue.
+"""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import zstandard
 from pydantic import Field
-from sqlalchemy import Connection, Select, delete, func, insert, or_, select
+from sqlalchemy import Connection, Select, delete, func, insert, select, update
 
 from gleaner.control.models.decisions import DecisionKind, DecisionRow
 from gleaner.control.queue.errors import NotFound
-from gleaner.control.queue.tables import DECISION, SUBJECT
+from gleaner.control.queue.tables import ACTED, DECISION, SUBJECT, TOLD
 
 BYTES_A_DECISION = 150
 BYTES_A_SUBJECT = 150
@@ -96,16 +101,14 @@ def _unpacked(content: bytes) -> dict[str, Any]:
     return dict(json.loads(zstandard.ZstdDecompressor().decompress(content)))
 
 
-def surplus(db: Connection, *, keep: int, keep_bytes: int) -> int:
-    """Return the number of the newest decision to remove, so that at most `keep` decisions and `keep_bytes` remain."""
+def surplus(db: Connection, *, keep_bytes: int) -> int:
+    """Return the number of the newest decision to remove, so that at most `keep_bytes` remain."""
     by_age = DECISION.c.id.desc()
     sums = select(
         DECISION.c.id,
-        func.row_number().over(order_by=by_age).label("place"),
         func.sum(DECISION.c.size_bytes).over(order_by=by_age).label("so_far_bytes"),
     ).subquery()
-    too_many = or_(sums.c.place > keep, sums.c.so_far_bytes > keep_bytes)
-    return db.execute(select(func.max(sums.c.id)).where(too_many)).scalar_one() or 0
+    return db.execute(select(func.max(sums.c.id)).where(sums.c.so_far_bytes > keep_bytes)).scalar_one() or 0
 
 
 def remove_old(db: Connection, *, before_s: float, up_to: int, at_most: int) -> int:
@@ -115,3 +118,49 @@ def remove_old(db: Connection, *, before_s: float, up_to: int, at_most: int) -> 
     old = [row.id for row in first if row.at_s < before_s or row.id <= up_to]
     db.execute(delete(SUBJECT).where(SUBJECT.c.decision.in_(old)))
     return db.execute(delete(DECISION).where(DECISION.c.id.in_(old))).rowcount if old else 0
+
+
+# ── actions on the owners' jobs ──
+
+
+@dataclass(frozen=True, slots=True)
+class JobActions:
+    """Control's actions on one job, with their times.
+
+    `released_s` is set when the job is allowed to start, and `told_s` when it is preempted.
+    """
+
+    job: str
+    released_s: float | None = None
+    at_top: bool = False
+    told_s: float | None = None
+
+
+def actions(db: Connection) -> dict[str, JobActions]:
+    """Return the recorded actions on each job, by the job's id."""
+    rows = db.execute(select(ACTED))
+    return {row.job: JobActions(row.job, row.released_s, row.at_top, row.told_s) for row in rows}
+
+
+def record_action(db: Connection, job: JobActions) -> None:
+    """Record the action that was, or is about to be, taken on the job."""
+    values = {"released_s": job.released_s, "at_top": job.at_top, "told_s": job.told_s}
+    if not db.execute(update(ACTED).where(ACTED.c.job == job.job).values(values)).rowcount:
+        db.execute(insert(ACTED), {"job": job.job} | values)
+
+
+def record_preemption(db: Connection, job: str, now_s: float) -> None:
+    """Record that an owner's job is preempted. It counts towards the hourly limit."""
+    db.execute(insert(TOLD), {"job": job, "at_s": now_s})
+
+
+def preemptions_since(db: Connection, since_s: float) -> int:
+    """Return how many jobs of owners were preempted since that time."""
+    return int(db.execute(select(func.count()).select_from(TOLD).where(TOLD.c.at_s >= since_s)).scalar_one())
+
+
+def forget_actions(db: Connection, jobs: Collection[str], *, told_before_s: float) -> None:
+    """Remove the rows of these jobs, and the preemptions before that time."""
+    if jobs:
+        db.execute(delete(ACTED).where(ACTED.c.job.in_(jobs)))
+    db.execute(delete(TOLD).where(TOLD.c.at_s < told_before_s))

@@ -20,9 +20,6 @@ class TransitionRefused(Conflict):
 
     def __init__(self, job: int, transition: Transition, found: str) -> None:
         super().__init__(f"job {job}: cannot {transition.name.lower().replace('_', ' ')}, for it is {found}")
-        self.job = job
-        self.transition = transition
-        self.found = found
 
 
 class NotCurrent(Conflict):
@@ -30,9 +27,6 @@ class NotCurrent(Conflict):
 
     def __init__(self, job: int, attempt: int, found: str) -> None:
         super().__init__(f"attempt {attempt} of job {job} may not report this any more: {found}")
-        self.job = job
-        self.attempt = attempt
-        self.found = found
 
 
 class Invalid(QueueError):

@@ -25,7 +25,7 @@ from gleaner.control.queue.database import allow_whole_campaign
 from gleaner.control.queue.errors import Conflict
 from gleaner.control.queue.quota_checks import check_submission
 from gleaner.control.queue.tables import CAMPAIGN, JOB, LANE, SPEC, LaneWish
-from gleaner.control.queue.transitions import lock, make_for_all, make_transition, record, record_all
+from gleaner.control.queue.transitions import lock, make_for_all, make_transition, put_on_hold, record, record_all
 from gleaner.control.states import Outcome, State, Transition
 
 HELD_AT_SUBMISSION = "submitted so"
@@ -173,14 +173,6 @@ def _add_runs(db: Connection, common: Mapping[str, Any], runs: Sequence[tuple[in
 def hold(db: Connection, job: int, *, reason: str, now_s: float) -> None:
     """Keep agents from claiming the job until it is released. A running job is saved. A second hold changes nothing."""
     put_on_hold(db, _incomplete(db, job, "held"), reason=reason, now_s=now_s)
-
-
-def put_on_hold(db: Connection, row: Any, *, reason: str, now_s: float) -> None:
-    """Hold a job whose row is locked. A job that is already held keeps its first reason."""
-    if row.held:
-        return
-    db.execute(update(JOB).where(JOB.c.id == row.id).values(held=True, hold_reason=reason))
-    record(db, row.id, "hold", now_s=now_s, detail=reason)
 
 
 def _signed(by: str) -> str:

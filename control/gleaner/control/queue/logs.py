@@ -8,16 +8,17 @@ The beginning of a log may be missing. When lines are added and the log exceeds 
 in the order in which `read_all` shows them (see also `retention`). The remaining lines keep their numbers.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, LargeBinary, Select, and_, bindparam, cast, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, LargeBinary, Select, and_, bindparam, case, cast, delete, func, or_, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from gleaner.agent.messages import LogLines
 from gleaner.control.models.jobs import LogPage
 from gleaner.control.queue.errors import Invalid, NotCurrent, NotFound
-from gleaner.control.queue.tables import ATTEMPT, JOB, LOG, LOGGED, TRIMMED
+from gleaner.control.queue.tables import ATTEMPT, JOB, LOG, LOGGED
 from gleaner.control.queue.transitions import insert_unless_there
 from gleaner.control.states import State
 
@@ -26,8 +27,8 @@ LINE_BYTES = 64
 """The size of a line besides its letters, so that a log of empty lines is also limited."""
 PAGE_BYTES = 2**20
 """The size at which a page of a log ends. In JSON a letter can be six times as long."""
-_LOOKED_AT = 2000
-"""The number of oldest lines that one query reads."""
+REMOVED = 2000
+"""The greatest number of lines that one call of `remove_oldest` removes."""
 LAST_NUMBER = 2**53 - 1
 
 _LATEST = select(JOB.c.attempt).where(JOB.c.id == bindparam("job_"))
@@ -53,44 +54,27 @@ def append(db: Connection, job: int, attempt: int, lines: LogLines, *, most_byte
         raise Invalid(f"first: no job writes {lines.first} lines")
     if not lines.lines:
         return
-    size_bytes = _counted(db, job)
-    if new := _new(db, job, attempt, lines):
+    state = _state(db, job)
+    if new := _new(db, job, attempt, lines, state):
         db.execute(
             insert_unless_there(db, LOG),
             [{"job": job, "attempt": attempt, "number": number, "line": line} for number, line in new.items()],
         )
-    size_bytes += sum(len(line.encode()) + LINE_BYTES for line in new.values())
-    if size_bytes > most_bytes:
-        size_bytes -= _make_room(db, job, size_bytes - most_bytes)
-    db.execute(update(LOGGED).where(LOGGED.c.job == job).values(size_bytes=max(0, size_bytes)))
+    size_bytes = state.size_bytes + sum(len(line.encode()) + LINE_BYTES for line in new.values())
+    db.execute(update(LOGGED).where(LOGGED.c.job == job).values(size_bytes=size_bytes))
+    while size_bytes > most_bytes and (freed_bytes := remove_oldest(db, job, size_bytes - most_bytes)):
+        size_bytes -= freed_bytes
 
 
-def forget_size(db: Connection, job: int) -> None:
-    """Forget the size of the job's log before lines are removed without being counted.
-
-    The size is counted again when lines are added.
-    """
-    db.execute(delete(LOGGED).where(LOGGED.c.job == job))
-
-
-def record_trim(db: Connection, job: int, *, attempt: int, number: int, lines: int) -> None:
-    """Record the removal of `lines` more lines: all before line `number` of the attempt, and all of earlier
-    attempts."""
-    told = update(TRIMMED).where(TRIMMED.c.job == job)
-    if not db.execute(told.values(attempt=attempt, number=number, lines=TRIMMED.c.lines + lines)).rowcount:
-        db.execute(insert(TRIMMED), {"job": job, "attempt": attempt, "number": number, "lines": lines})
-
-
-def _counted(db: Connection, job: int) -> int:
-    """Return the size of the job's log. Only the caller can add to it until the transaction's end."""
-    mine = select(LOGGED.c.size_bytes).where(LOGGED.c.job == job).with_for_update()
-    found = db.execute(mine).scalar_one_or_none()
-    if found is not None:
-        return int(found)
-    db.execute(insert_unless_there(db, LOGGED), {"job": job, "size_bytes": 0})
-    db.execute(mine)
-    everything = select(func.coalesce(func.sum(_size_bytes(db)), 0)).where(LOG.c.job == job)
-    return int(db.execute(everything).scalar_one())
+def _state(db: Connection, job: int) -> Any:
+    """Return the size of the job's log and its removed part. Only the caller can add to it until the transaction's
+    end."""
+    mine = select(LOGGED).where(LOGGED.c.job == job).with_for_update()
+    row = db.execute(mine).one_or_none()
+    if row is None:
+        db.execute(insert_unless_there(db, LOGGED), {"job": job})
+        row = db.execute(mine).one()
+    return row
 
 
 def _size_bytes(db: Connection) -> ColumnElement[int]:
@@ -100,32 +84,36 @@ def _size_bytes(db: Connection) -> ColumnElement[int]:
     return func.length(cast(LOG.c.line, LargeBinary)) + LINE_BYTES
 
 
-def _new(db: Connection, job: int, attempt: int, lines: LogLines) -> dict[int, str]:
+def _new(db: Connection, job: int, attempt: int, lines: LogLines, gone: Any) -> dict[int, str]:
     """Return the lines, by number, that are not stored yet and were not removed earlier."""
     last = lines.first + len(lines.lines)
     span = and_(LOG.c.job == job, LOG.c.attempt == attempt, LOG.c.number >= lines.first, LOG.c.number < last)
     there = set(db.execute(select(LOG.c.number).where(span)).scalars())
-    gone = _trimmed(db, job)
-    low = gone.number if gone is not None and gone.attempt == attempt else 0
+    low = gone.number if gone.attempt == attempt else 0
     return {n: line for n, line in enumerate(lines.lines, lines.first) if n >= low and n not in there}
 
 
-def _make_room(db: Connection, job: int, excess_bytes: int) -> int:
-    """Remove the oldest lines until this many bytes are free. Return the bytes that were freed."""
-    freed_bytes = 0
-    while freed_bytes < excess_bytes:
-        oldest = select(LOG.c.attempt, LOG.c.number, _size_bytes(db).label("size_bytes")).where(LOG.c.job == job)
-        rows = db.execute(oldest.order_by(LOG.c.attempt, LOG.c.number).limit(_LOOKED_AT)).all()
-        if not rows:
+def remove_oldest(db: Connection, job: int, excess_bytes: float = math.inf) -> int:
+    """Remove the oldest lines until this many bytes are free, but only lines of one attempt, and no more than
+    `REMOVED`.
+
+    Return the bytes that were freed, or 0 if there are no lines.
+    """
+    oldest = select(LOG.c.attempt, LOG.c.number, _size_bytes(db).label("size_bytes")).where(LOG.c.job == job)
+    rows = db.execute(oldest.order_by(LOG.c.attempt, LOG.c.number).limit(REMOVED)).all()
+    freed_bytes = attempt = until = 0
+    for row in rows:
+        if freed_bytes and (row.attempt != attempt or freed_bytes >= excess_bytes):
             break
-        attempt, until = rows[0].attempt, rows[0].number
-        for row in rows:
-            if row.attempt != attempt or freed_bytes >= excess_bytes:
-                break
-            until = row.number + 1
-            freed_bytes += row.size_bytes
-        past = and_(LOG.c.job == job, LOG.c.attempt == attempt, LOG.c.number < until)
-        record_trim(db, job, attempt=attempt, number=until, lines=db.execute(delete(LOG).where(past)).rowcount)
+        attempt, until = row.attempt, row.number + 1
+        freed_bytes += row.size_bytes
+    past = and_(LOG.c.job == job, LOG.c.attempt == attempt, LOG.c.number < until)
+    lines = db.execute(delete(LOG).where(past)).rowcount
+    if lines:
+        # A line may be stored with other signs than it was counted with (`StorableText`).
+        left_bytes = case((LOGGED.c.size_bytes > freed_bytes, LOGGED.c.size_bytes - freed_bytes), else_=0)
+        gone = {"size_bytes": left_bytes, "attempt": attempt, "number": until, "lines": LOGGED.c.lines + lines}
+        db.execute(update(LOGGED).where(LOGGED.c.job == job).values(gone))
     return freed_bytes
 
 
@@ -231,7 +219,7 @@ def _shown(attempts: Sequence[Any]) -> Iterator[tuple[int, int, int | None]]:
 
 
 def _trimmed(db: Connection, job: int) -> Any:
-    return db.execute(select(TRIMMED).where(TRIMMED.c.job == job)).one_or_none()
+    return db.execute(select(LOGGED).where(LOGGED.c.job == job, LOGGED.c.lines > 0)).one_or_none()
 
 
 def _first_left(shown: Sequence[tuple[int, int, int | None]], trimmed: Any) -> int:

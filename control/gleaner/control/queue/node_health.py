@@ -39,18 +39,6 @@ BOUNDARY_S = 120.0
 """Saves within so many seconds belong to one boundary."""
 ALIKE_AT_MIB = 256.0
 """Nodes of one kind are compared by the time that a save of so much memory takes."""
-_NO_RATES: dict[str, Any] = {
-    "saves": [],
-    "save_s": 0.0,
-    "restores": [],
-    "errors": [],
-    "late": False,
-    "boundary_s": 0.0,
-    "boundary_saves": 0,
-    "agents_s": 0.0,
-    "losses": 0.0,
-    "weighed_s": 0.0,
-}
 _TRUSTED: dict[str, Any] = {
     "failing_since_s": null(),
     "excluded_at_s": null(),
@@ -340,7 +328,7 @@ def _rates_row(db: Connection, node: str) -> Any:
     find = select(RATE).where(RATE.c.node == node).with_for_update()
     row = db.execute(find).one_or_none()
     if row is None:
-        db.execute(insert_unless_there(db, RATE), {"node": node} | _NO_RATES)
+        db.execute(insert_unless_there(db, RATE), {"node": node})
         row = db.execute(find).one()
     return row
 

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from gleaner.control.models.jobs import (
     JobRow,
 )
 from gleaner.control.models.outputs import ResultRow
+from gleaner.control.policy.fair_share import Shares
 from gleaner.control.policy.provisioning import WaitingJobs
 from gleaner.control.policy.quotas import Allowance
 from gleaner.control.queue import attempts, compatibility, deliveries
@@ -470,14 +471,6 @@ def has_jobs(db: Connection) -> bool:
     return db.execute(select(JOB.c.id).limit(1)).first() is not None
 
 
-def ended_agents(db: Connection, names: Collection[str]) -> frozenset[str]:
-    """Return those of these agents that the queue knows as ended."""
-    if not names:
-        return frozenset()
-    closed = select(AGENT.c.name).where(AGENT.c.name.in_(names), AGENT.c.phase == Phase.ENDED)
-    return frozenset(db.execute(closed).scalars())
-
-
 def gone_agents(db: Connection, names: Collection[str], *, now_s: float) -> frozenset[str]:
     """Return those of these agents that write nothing any more, because they have deregistered or their time is over.
 
@@ -497,18 +490,6 @@ def gone_agents(db: Connection, names: Collection[str], *, now_s: float) -> froz
     return frozenset(found)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupUsage:
-    """The cores of all groups at one instant."""
-
-    capacity_cpus: int = 0
-    """The number of cores of all live agents."""
-    holds_cpus: Mapping[str, int] = field(default_factory=dict[str, int])
-    """The number of cores of each group's running jobs."""
-    waiting: frozenset[str] = frozenset()
-    """The groups with a job that an agent could claim."""
-
-
 _CAPACITY = select(func.coalesce(func.sum(AGENT.c.facts["cpus"].as_integer()), 0)).where(
     _HERE, AGENT.c.phase == Phase.LIVE
 )
@@ -524,9 +505,12 @@ _WAITING = text(
 )
 
 
-def group_usage(db: Connection) -> GroupUsage:
-    """Return the present use of all groups. It takes time in proportion to the number of running jobs."""
-    return GroupUsage(
+def group_usage(db: Connection) -> Shares:
+    """Return the present use of all groups, without the rules.
+
+    It takes time in proportion to the number of running jobs.
+    """
+    return Shares(
         capacity_cpus=int(db.execute(_CAPACITY).scalar_one()),
         holds_cpus={row.group: int(row.cpus) for row in db.execute(_HOLDS)},
         waiting=frozenset(db.execute(_WAITING).scalars()),

@@ -16,10 +16,10 @@ from sqlalchemy import Connection, column, delete, func, insert, select, table, 
 
 from gleaner.agent.messages import Checkpoint, Completed, NodeFacts, Output, Saved, Slice
 from gleaner.control.models.jobs import Ending
-from gleaner.control.queue import attempt_reports, attempts, compatibility, jobs
+from gleaner.control.queue import attempt_reports, attempts, compatibility
 from gleaner.control.queue.errors import QueueError
 from gleaner.control.queue.tables import AGENT, EVENT, JOB, WEB_SESSION, Phase
-from gleaner.control.queue.transitions import lock, make_for_all, record, take
+from gleaner.control.queue.transitions import lock, make_for_all, put_on_hold, record, take
 from gleaner.control.states import Outcome, State, Transition
 
 PUT_BACK = "put back"
@@ -141,7 +141,7 @@ def _let_count(db: Connection, row: Any, found: list[Found], *, now_s: float) ->
     )
     attempt_reports.record_save(db, row.id, newest.attempt, Saved(checkpoint=checkpoint, slice=spent), now_s=now_s)
     if was_held:
-        jobs.put_on_hold(db, lock(db, row.id), reason=reason, now_s=now_s)
+        put_on_hold(db, lock(db, row.id), reason=reason, now_s=now_s)
     return False, True
 
 
@@ -159,7 +159,7 @@ def _claim(db: Connection, row: Any, one: Found, *, now_s: float) -> None:
     if db.execute(select(AGENT.c.name).where(AGENT.c.name == agent)).first() is None:
         ended = {"name": agent, "phase": Phase.ENDED, "end_s": now_s, "submitted_s": now_s, "ended_s": now_s}
         kind = None if one.node is None else compatibility.record_kind(db, one.node)
-        db.execute(insert(AGENT), ended | {"vacate": False, "reason": PUT_BACK, "kind": kind})
+        db.execute(insert(AGENT), ended | {"reason": PUT_BACK, "kind": kind})
     take(db, [row.id], agent=agent, node=node, now_s=now_s)
 
 

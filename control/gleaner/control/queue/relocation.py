@@ -5,11 +5,13 @@ nodes are restricted. The row of a migration exists from the request until the j
 taken the job in time.
 """
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, exists, false, func, insert, or_, select
+from sqlalchemy import Connection, and_, delete, exists, false, insert, or_, select
 
 from gleaner.agent.messages import NodeRates
 from gleaner.agent.timing.save_cost import fit
@@ -100,30 +102,15 @@ def ask(db: Connection, job: int, *, to: str | None, by: str, now_s: float) -> N
     row = lock(db, job)
     if row.state is not State.RUNNING:
         raise Conflict(f"job {job} cannot be migrated: it does not run, it is {row.state}")
-    mine: Any = db.execute(
-        select(
-            ATTEMPT.c.node,
-            LANE.c.cpus,
-            LANE.c.memory_mib,
-            LANE.c.mounts,
-            LANE.c.fetches,
-            AGENT.c.kind,
-            SPEC.c.saves_itself,
-        )
-        .join_from(JOB, LANE, LANE.c.id == JOB.c.lane)
-        .join(SPEC, SPEC.c.id == JOB.c.spec)
-        .join(AGENT, AGENT.c.name == JOB.c.agent)
-        .join(ATTEMPT, and_(ATTEMPT.c.job == JOB.c.id, ATTEMPT.c.attempt == JOB.c.attempt))
-        .where(JOB.c.id == job)
-    ).one()
+    node = attempts.find(db, job, row.attempt).node
     if why := unsavable(db, row.agent).get(job):
         raise Conflict(f"job {job} cannot be migrated: it cannot be saved ({why})")
-    if to == mine.node:
+    if to == node:
         raise Conflict(f"job {job} runs on {to} already")
     if to is not None:
-        _check_room(db, job, to, mine)
-    values = {"attempt": row.attempt, "from_node": mine.node, "to_node": to, "by": by}
-    asked = Relocating(job, mine.node, to, by)
+        _check_room(db, job, to, now_s)
+    values = {"attempt": row.attempt, "from_node": node, "to_node": to, "by": by}
+    asked = Relocating(job, node, to, by)
     is_news = relocation_of(db, job) != asked
     db.execute(delete(MIGRATION).where(MIGRATION.c.job == job))
     db.execute(insert(MIGRATION), {"job": job, "asked_s": now_s} | values)
@@ -131,38 +118,25 @@ def ask(db: Connection, job: int, *, to: str | None, by: str, now_s: float) -> N
         record(db, job, "migrate", now_s=now_s, attempt=row.attempt, detail=f"{asked.way}, by {by}")
 
 
-def _check_room(db: Connection, job: int, to: str, mine: Any) -> None:
+def _check_room(db: Connection, job: int, to: str, now_s: float) -> None:
     """Raise `Conflict` unless a live agent on that node could continue the job."""
-    found = db.execute(
-        select(AGENT.c.name, AGENT.c.facts, AGENT.c.kind).where(
-            AGENT.c.node == to, AGENT.c.phase == Phase.LIVE, AGENT.c.vacate == false()
-        )
-    ).all()
-    if lacking := sorted(lanes.needs(mine) - compatibility.what_nodes_have(db)[to]):
-        raise Conflict(f"job {job} cannot be migrated to {to}: that node lacks {lanes.need_in_words(lacking[0])}")
-    used = func.sum(LANE.c.cpus).label("cpus"), func.sum(LANE.c.memory_mib).label("memory_mib")
-    for agent in found:
-        here = select(*used).join_from(JOB, LANE, LANE.c.id == JOB.c.lane).where(JOB.c.agent == agent.name)
-        taken = db.execute(here).one()
-        coming = (
-            select(*used).join_from(MIGRATION, JOB, JOB.c.id == MIGRATION.c.job).join(LANE, LANE.c.id == JOB.c.lane)
-        )
-        promised = db.execute(coming.where(MIGRATION.c.to_node == to, MIGRATION.c.job != job)).one()
-        free_cpus = agent.facts["cpus"] - (taken.cpus or 0) - (promised.cpus or 0)
-        free_mib = agent.facts["memory_mib"] - (taken.memory_mib or 0) - (promised.memory_mib or 0)
-        if free_cpus >= mine.cpus and free_mib >= mine.memory_mib:
-            if not mine.saves_itself and not _fits(db, mine.kind, agent.kind):
-                raise Conflict(f"what is saved on {mine.node} cannot be restored on {to}; see `glean why {job}`")
+    nodes, running = nodes_and_jobs(db, settled_s=math.inf, assumed_s=0, now_s=now_s)
+    mine = next((each for each in running if each.job == job), None)
+    if mine is None:
+        raise Conflict(f"job {job} cannot be migrated: its agent is about to leave")
+    if to in mine.misfits:
+        raise Conflict(f"job {job} cannot be migrated to {to}: it cannot continue there; see `glean why {job}`")
+    coming = {each.job for each in all_relocations(db) if each.to_node == to}
+    there = [each for each in running if each.job != job and (each.node == to or each.job in coming)]
+    for node in nodes:
+        free_cpus = node.cpus - sum(each.cpus for each in there)
+        free_mib = node.memory_mib - sum(each.memory_mib for each in there)
+        if node.name == to and free_cpus >= mine.cpus and free_mib >= mine.memory_mib:
             return
     raise Conflict(
         f"job {job} cannot be migrated to {to}: "
         f"no live agent there has {cores(mine.cpus)} and {mine.memory_mib} MiB free"
     )
-
-
-def _fits(db: Connection, saved_on: int | None, node: int | None) -> bool:
-    fit = exists().where(FIT.c.saved_on == saved_on, FIT.c.node == node)
-    return bool(db.execute(select(fit)).scalar_one())
 
 
 def relocation_of(db: Connection, job: int) -> Relocating | None:
@@ -256,7 +230,7 @@ def nodes_and_jobs(
         AgentNode(row.node, row.facts["cpus"], row.facts["memory_mib"], min(row.end_s, row.facts["end_s"]))
         for row in on_nodes.values()
     )
-    known = {name: node_health.rates_of(db, name) for name in on_nodes}
+    rates_of = cache(partial(node_health.rates_of, db))
     misfits = {
         kind: tuple(sorted(name for name, other in on_nodes.items() if (kind, other.kind) not in fits))
         for kind in {row.kind for row in agents.values()}
@@ -268,15 +242,15 @@ def nodes_and_jobs(
         if on is None:
             continue
         lacking = {name for name in on_nodes if not has[name] >= lanes.needs(row)}
-        is_settled = now_s - row.claimed_s >= settled_s
+        is_migratable = now_s - row.claimed_s >= settled_s and not row.stays
         jobs.append(
             AgentJob(
                 job=row.id,
                 node=on.node,
                 cpus=row.cpus,
                 memory_mib=row.memory_mib,
-                is_migratable=is_settled and not row.stays,
-                cost_s=cost_s(known[on.node], row.memory_mib, assumed_s=assumed_s),
+                is_migratable=is_migratable,
+                cost_s=cost_s(rates_of(on.node), row.memory_mib, assumed_s=assumed_s) if is_migratable else assumed_s,
                 misfits=tuple(sorted(lacking.union(() if row.saves_itself else misfits[on.kind]))),
             )
         )

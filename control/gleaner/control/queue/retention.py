@@ -1,16 +1,12 @@
-"""Retention: the removal of rows that are too old, and of logs that are too long, by the settings.
+"""Retention: the removal of rows that are too old, by the settings.
 
 Jobs and their attempts stay, because reports count them. A job that was removed loses at the next pass what others lose
 by their age, and `storage_gc` deletes the files of results that are given up here. Rows are removed in small portions,
 and other writers get their turn between two portions. After an interruption, the next pass examines everything again. A
 query reads a limited number of rows by key, and the caller limits the size of each removal. Therefore neither keeps a
 writer waiting for long, however large the tables are.
-
-Lines are removed from the beginning of a job's log, in the order in which `logs.read_all` shows them. The same
-transaction records in `TRIMMED` which lines are gone, so that the numbers of the remaining lines stay correct.
 """
 
-import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +16,7 @@ from functools import partial
 from typing import Any
 
 import structlog
-from sqlalchemy import Connection, Engine, and_, bindparam, case, delete, exists, func, or_, select, update
+from sqlalchemy import Connection, Engine, and_, delete, exists, or_, select, update
 from sqlalchemy.sql import ColumnElement
 
 from gleaner.control.models.outputs import DeliveryPhase
@@ -30,6 +26,7 @@ from gleaner.control.queue import (
     campaign_rules,
     decisions,
     drains,
+    logs,
     node_history,
     regular_delays,
     tokens,
@@ -38,8 +35,7 @@ from gleaner.control.queue import (
 )
 from gleaner.control.queue.database import allow_whole_campaign, snapshot
 from gleaner.control.queue.errors import Conflict
-from gleaner.control.queue.logs import forget_size, record_trim
-from gleaner.control.queue.queries import FIRST_EVENTS, IS_REMOVED, NEWEST_EVENTS
+from gleaner.control.queue.queries import IS_REMOVED
 from gleaner.control.queue.submission_keys import remove_old as remove_old_keys
 from gleaner.control.queue.tables import AGENT, ATTEMPT, DELIVERY, EVENT, JOB, LOG, TOKEN, Phase
 from gleaner.control.queue.transitions import lock
@@ -55,45 +51,18 @@ LOOKED_AT = 1000
 """The number of agents or jobs that one transaction examines."""
 REMOVED = 2000
 """The greatest number of rows that one transaction removes."""
-TRIMMED_JOBS = 50
-"""The greatest number of jobs whose logs one transaction trims."""
+FREED_BYTES = 2**18
+"""After so many bytes of log lines a transaction ends."""
 PAUSE_S = 0.05
 """The pause after each transaction, in which others have the database for themselves."""
 
 _log = structlog.get_logger(__name__)
 
-_LINE = and_(LOG.c.job == ATTEMPT.c.job, LOG.c.attempt == ATTEMPT.c.attempt)
-_LOWEST = select(func.min(LOG.c.number)).where(_LINE).correlate(ATTEMPT).scalar_subquery()
-_HIGHEST = select(func.max(LOG.c.number)).where(_LINE).correlate(ATTEMPT).scalar_subquery()
-_lines_written = (
-    select(func.coalesce(func.sum(_HIGHEST - _LOWEST + 1), 0))
-    .where(ATTEMPT.c.job == JOB.c.id)
-    .correlate(JOB)
-    .scalar_subquery()
-)
-"""The number of lines that a job's attempts have written, including those lost on the way. The query takes two steps
-for each attempt."""
 _HAS_HISTORY = or_(
     exists().where(EVENT.c.job == JOB.c.id).correlate(JOB), exists().where(LOG.c.job == JOB.c.id).correlate(JOB)
 )
-_EVENTS = select(EVENT.c.id).where(EVENT.c.job == JOB.c.id).correlate(JOB)
-_HAS_SURPLUS = _EVENTS.offset(FIRST_EVENTS + NEWEST_EVENTS).limit(1).exists()
 _IS_DELIVERED = exists().where(DELIVERY.c.job == JOB.c.id, DELIVERY.c.phase == DeliveryPhase.WAITING).correlate(JOB)
 """The condition that the delivery of the result has not ended."""
-_UNUSED = and_(
-    AGENT.c.phase == Phase.ENDED,
-    AGENT.c.ended_s < bindparam("before_s"),
-    ~exists().where(ATTEMPT.c.agent == AGENT.c.name).correlate(AGENT),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class SeenAgents:
-    """Some agents by name. `last` is None if no more follow."""
-
-    last: str | None
-    unused: tuple[str, ...]
-    """The agents that ended before the given time and have no attempts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +72,6 @@ class SeenJobs:
     last: int | None
     old: tuple[int, ...]
     """The jobs that ended before the given time, or are removed, and still have events or log lines."""
-    long: tuple[int, ...]
-    """The other jobs whose log is longer than the given length."""
-    crowded: tuple[int, ...] = ()
-    """The jobs that have more events than are kept."""
     spent: tuple[int, ...] = ()
     """The jobs whose results are older than the given time."""
 
@@ -131,10 +96,10 @@ def _removals(engine: Engine, writing: Writing, settings: Settings, now_s: float
     queue, history, keep_s = settings.queue, settings.history, settings.outputs.keep_s
     before_s = now_s - queue.keep_days * DAY_S
     spent_s = 0.0 if keep_s is None else now_s - keep_s
-    keep, keep_bytes = queue.keep_decisions, queue.keep_decisions_mib * MIB
     with snapshot(engine) as db:
-        up_to = decisions.surplus(db, keep=keep, keep_bytes=keep_bytes)
+        up_to = decisions.surplus(db, keep_bytes=queue.keep_decisions_mib * MIB)
     by_age: tuple[tuple[str, Callable[[Connection], int]], ...] = (
+        ("agents", lambda db: remove_agents(db, before_s=before_s, at_most=REMOVED)),
         ("tokens", lambda db: tokens.remove_ended(db, before_s=before_s, at_most=REMOVED)),
         ("sessions", lambda db: web_sessions.remove_ended(db, now_s=now_s, at_most=REMOVED)),
         ("submission keys", lambda db: remove_old_keys(db, now_s=now_s, at_most=REMOVED)),
@@ -146,28 +111,19 @@ def _removals(engine: Engine, writing: Writing, settings: Settings, now_s: float
     )
     for what, remove in by_age:
         yield from _in_batches(writing, what, remove)
-    name: str | None = ""
-    while name is not None:
-        with snapshot(engine) as db:
-            agents = look_at_agents(db, after=name, before_s=before_s, limit=LOOKED_AT)
-        if agents.unused:
-            with writing() as db:
-                rows = remove_agents(db, agents.unused, before_s=before_s)
-            yield "agents", rows
-        name = agents.last
-    lines = queue.log_lines_per_job
     job: int | None = 0
     while job is not None:
         with snapshot(engine) as db:
-            jobs = look_at_jobs(db, after=job, before_s=before_s, spent_s=spent_s, lines=lines, limit=LOOKED_AT)
+            jobs = look_at_jobs(db, after=job, before_s=before_s, spent_s=spent_s, limit=LOOKED_AT)
         if jobs.spent:
             with writing() as db:
                 rows = remove_results(db, JOB.c.id.in_(jobs.spent) & (JOB.c.ended_s < spent_s))
             yield "results", rows
-        yield from _trimmed(writing, jobs.long, keep=lines)
-        yield from _trimmed(writing, jobs.old, keep=0, before_s=before_s)
-        for one in jobs.crowded:
-            yield from _in_batches(writing, "events", partial(remove_surplus_events, job=one, at_most=REMOVED))
+        full = deque(jobs.old)
+        while full:
+            with writing() as db:
+                freed_bytes = remove_lines(db, full, before_s=before_s)
+            yield "log bytes", freed_bytes
         if jobs.old:
             old = partial(remove_events, jobs=jobs.old, before_s=before_s, at_most=REMOVED)
             yield from _in_batches(writing, "events", old)
@@ -182,40 +138,15 @@ def _in_batches(writing: Writing, what: str, remove: Callable[[Connection], int]
         yield what, rows
 
 
-def _trimmed(
-    writing: Writing, jobs: Sequence[int], *, keep: int, before_s: float = math.inf
-) -> Iterator[tuple[str, int]]:
-    for start in range(0, len(jobs), TRIMMED_JOBS):
-        todo = deque(jobs[start : start + TRIMMED_JOBS])
-        while todo:
-            room = REMOVED
-            with writing() as db:
-                while todo and room:
-                    rows = trim(db, todo[0], keep=keep, at_most=room, before_s=before_s)
-                    room -= rows
-                    if not rows:
-                        todo.popleft()
-            yield "lines", REMOVED - room
-
-
-def look_at_agents(db: Connection, *, after: str, before_s: float, limit: int) -> SeenAgents:
-    """Return the next agents after that name."""
-    some = select(AGENT.c.name, _UNUSED.label("unused")).where(AGENT.c.name > after).order_by(AGENT.c.name).limit(limit)
-    rows = db.execute(some, {"before_s": before_s}).all()
-    return SeenAgents(rows[-1].name if rows else None, tuple(row.name for row in rows if row.unused))
-
-
-def look_at_jobs(db: Connection, *, after: int, before_s: float, spent_s: float, lines: int, limit: int) -> SeenJobs:
+def look_at_jobs(db: Connection, *, after: int, before_s: float, spent_s: float, limit: int) -> SeenJobs:
     """Return the next jobs after that id."""
-    found = case((_is_old(before_s), case((_HAS_HISTORY, "old"), else_="")), (_lines_written > lines, "long"), else_="")
+    old = and_(_is_old(before_s), _HAS_HISTORY).label("old")
     spent = and_(JOB.c.output_bytes.is_not(None), JOB.c.ended_s < spent_s).label("spent")
-    some = select(JOB.c.id, found.label("found"), _HAS_SURPLUS.label("crowded"), spent).where(JOB.c.id > after)
+    some = select(JOB.c.id, old, spent).where(JOB.c.id > after)
     rows = db.execute(some.order_by(JOB.c.id).limit(limit)).all()
     return SeenJobs(
         last=rows[-1].id if rows else None,
-        old=tuple(row.id for row in rows if row.found == "old"),
-        long=tuple(row.id for row in rows if row.found == "long"),
-        crowded=tuple(row.id for row in rows if row.crowded),
+        old=tuple(row.id for row in rows if row.old),
         spent=tuple(row.id for row in rows if row.spent),
     )
 
@@ -255,12 +186,29 @@ def _remove_jobs(db: Connection, which: ColumnElement[bool]) -> None:
     remove_results(db, which, JOB.c.attempt)
 
 
-def remove_agents(db: Connection, names: Sequence[str], *, before_s: float) -> int:
-    """Remove those of these agents that still have no attempts, with their tokens. Return how many."""
-    removed = delete(AGENT).where(AGENT.c.name.in_(names), _UNUSED).returning(AGENT.c.name)
-    gone = db.execute(removed, {"before_s": before_s}).scalars().all()
+def remove_agents(db: Connection, *, before_s: float, at_most: int) -> int:
+    """Remove agents that ended before that time and have no attempts, with their tokens. Return how many."""
+    has_attempt = exists().where(ATTEMPT.c.agent == AGENT.c.name)
+    unused = select(AGENT.c.name).where(AGENT.c.phase == Phase.ENDED, AGENT.c.ended_s < before_s, ~has_attempt)
+    gone = db.execute(unused.limit(at_most)).scalars().all()
+    db.execute(delete(AGENT).where(AGENT.c.name.in_(gone)))
     db.execute(delete(TOKEN).where(TOKEN.c.role == Role.AGENT, TOKEN.c.name.in_(gone)))
     return len(gone)
+
+
+def remove_lines(db: Connection, jobs: deque[int], *, before_s: float) -> int:
+    """Remove log lines of the first of these jobs, a limited number. Return the bytes that were freed.
+
+    Jobs without further lines, and those that run again, are taken off.
+    """
+    all_bytes = 0
+    while jobs and all_bytes < FREED_BYTES:
+        is_old = select(JOB.c.id).where(JOB.c.id == jobs[0], _is_old(before_s)).with_for_update()
+        freed_bytes = logs.remove_oldest(db, jobs[0]) if db.execute(is_old).one_or_none() is not None else 0
+        all_bytes += freed_bytes
+        if not freed_bytes:
+            jobs.popleft()
+    return all_bytes
 
 
 def remove_events(db: Connection, jobs: Sequence[int], *, before_s: float, at_most: int) -> int:
@@ -273,37 +221,3 @@ def remove_events(db: Connection, jobs: Sequence[int], *, before_s: float, at_mo
 def _is_old(before_s: float) -> ColumnElement[bool]:
     """Return the condition that a job ended before that time and was not run again, or that it was removed."""
     return and_(JOB.c.state == State.COMPLETE, JOB.c.ended_s < before_s) | IS_REMOVED
-
-
-def remove_surplus_events(db: Connection, job: int, *, at_most: int) -> int:
-    """Remove events that are neither among the job's first ones nor among its newest ones. Return how many."""
-    mine = select(EVENT.c.id).where(EVENT.c.job == job)
-    last_first = mine.order_by(EVENT.c.id).offset(FIRST_EVENTS - 1).limit(1).correlate(None).scalar_subquery()
-    newest = mine.order_by(EVENT.c.id.desc()).offset(NEWEST_EVENTS - 1).limit(1).correlate(None).scalar_subquery()
-    some = mine.where(EVENT.c.id > last_first, EVENT.c.id < newest).limit(at_most)
-    return db.execute(delete(EVENT).where(EVENT.c.id.in_(some))).rowcount
-
-
-def trim(db: Connection, job: int, *, keep: int, at_most: int, before_s: float = math.inf) -> int:
-    """Remove the oldest lines of the job's log until `keep` lines remain. Return how many were removed.
-
-    All lines are removed only if the job ended before that time and was not run again, or if it was removed.
-    """
-    spans = select(ATTEMPT.c.attempt, _LOWEST.label("low"), _HIGHEST.label("high")).where(ATTEMPT.c.job == job)
-    if not keep:
-        spans = spans.join(JOB, JOB.c.id == ATTEMPT.c.job).where(_is_old(before_s))
-    found = [row for row in db.execute(spans.order_by(ATTEMPT.c.attempt)) if row.low is not None]
-    excess = sum(row.high - row.low + 1 for row in found) - keep
-    if excess <= 0:
-        return 0
-    forget_size(db, job)
-    attempt, low, high = found[0]
-    past = and_(LOG.c.job == job, LOG.c.attempt == attempt, LOG.c.number < min(low + excess, high + 1))
-    # By rows and not by numbers: where lines were lost, a wide range of numbers may have few rows.
-    enough = select(LOG.c.number).where(past).order_by(LOG.c.number).offset(at_most).limit(1)
-    until = db.execute(enough).scalar_one_or_none()
-    if until is None:
-        until = min(low + excess, high + 1)
-    removed = db.execute(delete(LOG).where(past, LOG.c.number < until)).rowcount
-    record_trim(db, job, attempt=attempt, number=until, lines=removed)
-    return removed

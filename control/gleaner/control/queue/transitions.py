@@ -151,6 +151,14 @@ def insert_unless_there(db: Connection, table: Table) -> postgresql.Insert | sql
     return sqlite.insert(table).on_conflict_do_nothing()
 
 
+def put_on_hold(db: Connection, row: Any, *, reason: str, now_s: float) -> None:
+    """Hold a job whose row is locked. A job that is already held keeps its first reason."""
+    if row.held:
+        return
+    db.execute(update(JOB).where(JOB.c.id == row.id).values(held=True, hold_reason=reason))
+    record(db, row.id, "hold", now_s=now_s, detail=reason)
+
+
 def record(db: Connection, job: int, what: str, *, now_s: float, attempt: int | None = None, detail: str = "") -> None:
     """Add an event of the job."""
     db.execute(_ADD_EVENT, event_row(job, what, now_s=now_s, attempt=attempt, detail=detail))

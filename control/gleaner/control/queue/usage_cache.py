@@ -1,13 +1,13 @@
 """The present usage of each group of our queue, kept in memory by the leader, which alone answers claims.
 
 Summing over all running jobs at each claim would cost more than the claim itself. Therefore the sum is read from the
-database from time to time. Meanwhile the leader adds the jobs that it assigns and subtracts those whose end it learns
-of. The result may be wrong by the changes during the reading itself. A job that an earlier leader assigned counts until
-the next reading.
+database from time to time. Meanwhile the leader adds the jobs that it assigns. A job that has ended counts until the
+next reading, and the result may be wrong by the changes during the reading itself.
 """
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from gleaner.agent.messages import Assignment
 from gleaner.control.policy.fair_share import ShareRules, Shares
-from gleaner.control.queue.queries import GroupUsage, group_usage
+from gleaner.control.queue.queries import group_usage
 from gleaner.control.queue.small_cache import SmallCache
 
 FRESH_S = 1.0
@@ -37,9 +37,7 @@ class UsageCache:
         self._clock = steady_clock
         self._lock = threading.Lock()
         self._readings = SmallCache[None, None](steady_clock)
-        self._now: GroupUsage | None = None
-        self._handed_out: dict[int, tuple[str, int]] = {}
-        """Group and cores of the jobs that this program has handed out, and has not heard the end of."""
+        self._now: Shares | None = None
         self._tokens = float(RECORDED_AT_ONCE)
         self._tokens_s = steady_clock()
 
@@ -47,21 +45,16 @@ class UsageCache:
         """Return the usage of all groups. This connection reads it again if the last reading is old."""
         self._readings.get(None, lambda: self._read(db), fresh_s=FRESH_S, rest=REST)
         with self._lock:
-            now = self._now or GroupUsage()
-            return Shares(rules, now.capacity_cpus, dict(now.holds_cpus), now.waiting)
+            return replace(self._now or Shares(), rules=rules)
 
     def record_claims(self, assignments: Sequence[Assignment]) -> None:
         """Record that these jobs run now."""
         with self._lock:
-            for job in assignments:
-                self._handed_out[job.job] = (job.group, job.spec.cpus)
-                self._add(job.group, job.spec.cpus)
-
-    def record_end(self, job: int) -> None:
-        """Record that the job's agent has reported its end."""
-        with self._lock:
-            group, cpus = self._handed_out.pop(job, ("", 0))
-            self._add(group, -cpus)
+            if self._now is not None:
+                held = Counter(self._now.holds_cpus)
+                for job in assignments:
+                    held[job.group] += job.spec.cpus
+                self._now = replace(self._now, holds_cpus=held)
 
     def may_record(self) -> bool:
         """Return True if one more decision between groups can be recorded now."""
@@ -79,8 +72,3 @@ class UsageCache:
         found = group_usage(db)
         with self._lock:
             self._now = found
-
-    def _add(self, group: str, cpus: int) -> None:
-        if self._now is not None and cpus:
-            held = max(0, self._now.holds_cpus.get(group, 0) + cpus)
-            self._now = replace(self._now, holds_cpus={**self._now.holds_cpus, group: held})

@@ -2,23 +2,17 @@
 it."""
 
 import statistics
-import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from gleaner.control.slurm import run
-from gleaner.control.slurm.interface import ClusterUnavailable
 
 _FIELDS = ("UID", "Submit", "Eligible", "Start", "ConsumedEnergyRaw")
 _MOST_JOULES = 1e15
 """Slurm prints a number above this one for an energy that it does not know."""
 _JOULES_A_KWH = 3.6e6
 _LATE = 0.95
-KEPT_S = 600.0
-"""The time for which an answer is valid. slurmdbd needs minutes to read a month of a large cluster."""
-_MOST_KEPT = 24
-_TURN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,29 +28,6 @@ class AccountedMonth:
     late_wait_s: float | None
     """The 95th percentile of the waiting times."""
     agents_kwh: float | None
-
-
-class AccountedMonths:
-    """The answers of the last minutes. Only one query runs at a time, so that callers cannot overload slurmdbd."""
-
-    def __init__(self) -> None:
-        self._turn = threading.Lock()
-        self._known: dict[float, tuple[float, AccountedMonth]] = {}
-
-    def month(self, begin_s: float, end_s: float, *, own: int, now_s: float, timeout_s: float) -> AccountedMonth:
-        """Return the month from a recent or a new query; see `accounted`."""
-        if not self._turn.acquire(timeout=_TURN_S):
-            raise ClusterUnavailable("Slurm's accounting is still busy with the question before; ask again in a minute")
-        try:
-            asked_s, known = self._known.get(begin_s, (0.0, None))
-            if known is None or not 0 <= now_s - asked_s < KEPT_S:
-                known = accounted(begin_s, end_s, own=own, timeout_s=timeout_s)
-                if len(self._known) >= _MOST_KEPT:
-                    self._known.clear()
-                self._known[begin_s] = (now_s, known)
-            return known
-        finally:
-            self._turn.release()
 
 
 def ask(begin_s: float, end_s: float) -> list[str]:

@@ -1,5 +1,6 @@
 """The cluster's scheduler, reduced to what Gleaner needs of it."""
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,10 +88,10 @@ class Cluster(Protocol):
         ...
 
     def submit(self, request: AgentRequest, now_s: float) -> SchedulerId:
-        """Submit one agent, and return its id. If an agent with that name already exists, it is not submitted again.
+        """Submit one agent under a name that was never used, and return its id.
 
-        It may exist because an earlier answer was lost. Excluded nodes that the scheduler does not know, or no
-        longer knows, are left out. Raises `ClusterRefused` if the scheduler would always refuse.
+        If the answer is lost, the agent is looked up. After any `ClusterError` except `ClusterRefused` the scheduler
+        may have accepted the agent. Raises `ClusterRefused` if it would always refuse.
         """
         ...
 
@@ -104,3 +105,46 @@ class Cluster(Protocol):
         This needs only the rights of the agents' user. Raises `ClusterError` if one of them has already ended.
         """
         ...
+
+
+class SnapshotCache:
+    """The last snapshot of a cluster, which the loops of one control program share, so that they need only one query.
+
+    Several threads can use it, and none waits for another thread's query.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._lock = threading.Lock()
+        self._last: Snapshot | None = None
+        self._changes = 0
+
+    def fresh(self, now_s: float) -> Snapshot:
+        """Take a snapshot now, and keep it for the other loops. Raises `ClusterError`."""
+        with self._lock:
+            changes = self._changes
+        snapshot = self._cluster.read(now_s)
+        with self._lock:
+            if changes == self._changes:
+                self._last = snapshot
+        return snapshot
+
+    def shared(self, now_s: float, *, used: Snapshot | None, at_most_s: float) -> Snapshot:
+        """Return the last snapshot, or take a new one. Raises `ClusterError`.
+
+        A snapshot that the caller has already `used`, or that is older than `at_most_s`, is not returned.
+        """
+        with self._lock:
+            last = self._last
+        if last is None or last is used or not 0 <= now_s - last.read_s <= at_most_s:
+            return self.fresh(now_s)
+        return last
+
+    def outdate(self) -> None:
+        """Discard the last snapshot, and any that is being taken, because the cluster has just been changed.
+
+        Otherwise an agent that was submitted after the query began would seem to have ended.
+        """
+        with self._lock:
+            self._changes += 1
+            self._last = None

@@ -3,14 +3,12 @@
 This module runs programs; `commands` makes what is submitted, and `parse` has the questions for nodes and jobs and
 reads the answers. The programs get the PATH and SLURM_CONF of this program, and nothing else of its environment.
 
-No agent's name is submitted twice, also if an answer of Slurm's was lost.
+An agent whose submission was not answered is looked up by its name, which was never used before.
 """
 
 import os
-import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,12 +17,10 @@ from gleaner.control.settings import ClusterSettings
 from gleaner.control.slurm import commands, parse, run
 from gleaner.control.slurm.accounting import check_accounting
 from gleaner.control.slurm.interface import (
-    AGENT_PREFIX,
     AgentRequest,
     Cluster,
     ClusterError,
     ClusterRefused,
-    ClusterUnavailable,
     SchedulerId,
 )
 from gleaner.control.slurm.snapshot import SlurmJob, Snapshot
@@ -32,7 +28,6 @@ from gleaner.control.slurm.snapshot import SlurmJob, Snapshot
 IDS_A_CALL = 500
 _FORGOTTEN = "Invalid job id"
 """Slurm's words for a job that it does not know, or has forgotten."""
-_NO_SUCH_NODE = "invalid node name"
 
 
 class SlurmCluster:
@@ -42,32 +37,10 @@ class SlurmCluster:
         self._settings = settings
         self._logs = logs
         self._owners = tuple(owners)
-        self._lock = threading.Lock()
-        """The lock for the fields that `read` writes: a look may be in another thread than a submission."""
-        self._count = 0
-        """The number of names that have been submitted."""
-        self._known: dict[str, SchedulerId] | None = None
-        """The names that are taken, by the last look and the submissions since; None before the first look."""
-        self._since: dict[str, int] = {}
-        """The names that may have been submitted since the last look began, each with the `_count` of then."""
-        self._doubtful: set[str] = set()
-        """Names whose submission was not answered."""
         self._next_submit_s = 0.0
 
     def read(self, now_s: float) -> Snapshot:
-        """See `Cluster.read`."""
-        began = self._count
-        snapshot = self._poll(now_s)
-        agents = (job for job in snapshot.jobs if job.is_own and job.name.startswith(AGENT_PREFIX))
-        seen = {agent.name: SchedulerId(agent.id) for agent in agents}
-        with self._lock:
-            self._since = {name: at for name, at in self._since.items() if at > began}
-            self._known = {name: (self._known or {})[name] for name in self._since} | seen
-            self._doubtful -= seen.keys()
-        return snapshot
-
-    def _poll(self, now_s: float) -> Snapshot:
-        """Run two programs, whoever's jobs are read."""
+        """See `Cluster.read`. Two programs are run, whoever's jobs are read."""
         word, partitions = parse.new_word(), [*self._owners, self._settings.partition]
         nodes = self._run(parse.ask_nodes_in(word, partitions))
         whose = [] if self._owners else ["--me"]  # Slurm has a list of one user's jobs at hand
@@ -79,19 +52,11 @@ class SlurmCluster:
         word = parse.new_word()
         answer = self._run(parse.ask_nodes(word, nodes))
         there = parse.parse_tables(answer, "", word, read_s=now_s)
-        for name in () if there.gaps else {*nodes} - {*there.nodes}:
-            self._must_be_unknown(name, word)
         if not there.nodes:  # without a name squeue would answer for every node, and for an unknown name it refuses all
             return there
         found = self._run(parse.ask_jobs(word, f"--nodelist={','.join(there.nodes)}"))
         view = parse.parse_tables(answer, found, word, own=os.getuid(), read_s=now_s)
         return replace(view, jobs=tuple(job for job in view.jobs if not job.is_pending))
-
-    def _must_be_unknown(self, name: str, word: str) -> None:
-        """Ask for the jobs of a node that sinfo does not show. Raises `ClusterUnavailable` if Slurm knows the node."""
-        with suppress(ClusterRefused):
-            self._run(parse.ask_jobs(word, f"--nodelist={name}"))
-            raise ClusterUnavailable(f"{name} is in no partition, so sinfo does not show it: put it into one again")
 
     def read_job(self, job: str) -> SlurmJob | None:
         """See `Cluster.read_job`."""
@@ -130,61 +95,19 @@ class SlurmCluster:
                 )
 
     def submit(self, request: AgentRequest, now_s: float) -> SchedulerId:
-        """See `Cluster.submit`. Waits, if needed, to keep to `submits_per_s`.
-
-        A name without an answer is looked up once more. Agents that have just ended count, too.
-        """
-        name = request.name
-        if (known := self._id_of(name)) is not None:
-            return known
+        """See `Cluster.submit`. Waits, if needed, to keep to `submits_per_s`."""
         self._pace()
-        self._doubtful.add(name)
-        try:
-            id_ = self._send(request, now_s)
-        except ClusterRefused as error:
-            self._doubtful.discard(name)
-            raise ClusterRefused(f"{error} ({commands.asked(self._settings)})") from error
-        except ClusterError:  # no answer, or none that we can read: Slurm may have accepted it
-            found = self._look_up(name)
-            if found is None:
-                raise
-            id_ = found
-        return self._remember(name, id_)
-
-    def _send(self, request: AgentRequest, now_s: float) -> SchedulerId:
-        """Submit the agent. Try again without the nodes to be excluded that Slurm no longer knows.
-
-        If one name is unknown, Slurm refuses the whole submission. A refusal that stays names the nodes.
-        """
         words = commands.submit(self._settings, request, now_s)
         script = commands.script(self._settings, self._logs, request)
         try:
             return parse.parse_submitted(self._run(words, given=script, submits=True))
         except ClusterRefused as error:
-            if not request.exclude or _NO_SUCH_NODE not in str(error).lower():
+            raise ClusterRefused(f"{error} ({commands.asked(self._settings)})") from error
+        except ClusterError:  # no answer, or none that we can read: Slurm may have accepted it
+            found = self._look_up(request.name)
+            if found is None:
                 raise
-            there = self._node_names()
-            left = tuple(name for name in request.exclude if name in there)
-            if left == request.exclude:
-                raise ClusterRefused(f"{error}, of the nodes to be excluded: {', '.join(left)}") from error
-            return self._send(replace(request, exclude=left), now_s)
-
-    def _id_of(self, name: str) -> SchedulerId | None:
-        if self._known is not None and name in self._known:
-            return self._known[name]
-        if self._known is None or name in self._doubtful:
-            found = self._look_up(name)
-            return self._remember(name, found) if found is not None else None
-        return None
-
-    def _remember(self, name: str, found: SchedulerId) -> SchedulerId:
-        with self._lock:
-            self._doubtful.discard(name)
-            if self._known is not None:
-                self._count += 1
-                self._known[name] = found
-                self._since[name] = self._count
-        return found
+            return found
 
     def _pace(self) -> None:
         wait_s = self._next_submit_s - time.monotonic()
@@ -207,12 +130,6 @@ class SlurmCluster:
             self._run(["scontrol", "update", f"JobId={agent}", f"EndTime={commands.utc(gone_s)}"])
         if agents:  # the warning of an end, see `commands.script`
             self._run(["scancel", "--batch", "--signal=USR1", *agents])
-
-    def _node_names(self) -> frozenset[str]:
-        """Return the names of the nodes that agents may run on, as Slurm knows them now."""
-        word = parse.new_word()
-        nodes = self._run(parse.ask_nodes_in(word, [self._settings.partition]))
-        return frozenset(parse.parse_tables(nodes, "", word).nodes)
 
     def _look_up(self, name: str) -> SchedulerId | None:
         """Return the id of our job of this name, also if it ended minutes ago (MinJobAge)."""

@@ -30,31 +30,16 @@ class PySlurmCluster(SlurmCluster):
     node's memory.
     """
 
-    _is_checked = False
-
-    def check(self) -> str:
-        """Return the versions of PySlurm and of Slurm, in a few words.
-
-        Raises `ClusterUnavailable` if this PySlurm is not usable for this cluster.
-        """
-        versions = self._ask_child("check").strip()
-        self._is_checked = True
-        return versions
-
-    def _poll(self, now_s: float) -> Snapshot:
+    def read(self, now_s: float) -> Snapshot:
+        """See `Cluster.read`."""
         if self._owners:
-            return super()._poll(now_s)
-        if not self._is_checked:
-            self.check()
-        return parse_look(self._ask_child("look", self._settings.partition), read_s=now_s)
-
-    def _ask_child(self, *words: str) -> str:
+            return super().read(now_s)
         python = str(self._settings.pyslurm_python or sys.executable)
-        command, timeout_s = (python, "-I", str(_CHILD), *words), self._settings.timeout_s
+        command, timeout_s = (python, "-I", str(_CHILD), self._settings.partition), self._settings.timeout_s
         done = run.result(command, run.SUBMIT_ENVIRONMENT, timeout_s=timeout_s)
         if done.status != 0:
             raise ClusterUnavailable(f"PySlurm does not answer: {python} says {run.complaint(done.stderr)!r}")
-        return done.stdout
+        return parse_look(done.stdout, read_s=now_s)
 
 
 def parse_look(answer: str, *, read_s: float) -> Snapshot:

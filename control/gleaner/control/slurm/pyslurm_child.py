@@ -1,4 +1,4 @@
-"""The process that uses PySlurm. `check` prints its versions, and `look PARTITION` prints nodes and our jobs as JSON.
+"""The process that uses PySlurm. It gets a partition, and prints the nodes and our jobs there as JSON.
 
 This is the only file that imports PySlurm, which is under the GPL. It is run by its path and never imported, and it
 imports only Python's standard library. A failure is one line on stderr and the exit status 1.
@@ -11,8 +11,8 @@ import sys
 from typing import Any
 
 
-def check(pyslurm: Any) -> str:
-    """Return the versions. Exit if PySlurm was not built for the cluster's Slurm.
+def check(pyslurm: Any) -> None:
+    """Exit if PySlurm was not built for the cluster's Slurm.
 
     Slurm changes its structures between releases that differ in the first two numbers.
     """
@@ -23,7 +23,6 @@ def check(pyslurm: Any) -> str:
             f"PySlurm {pyslurm.__version__} was built for Slurm {built}, and the cluster has {cluster}; build it for"
             ' that one, or set [cluster] backend = "slurm"'
         )
-    return f"PySlurm {pyslurm.__version__}, Slurm {cluster}"
 
 
 def look(pyslurm: Any, partition: str) -> str:
@@ -81,7 +80,8 @@ def main() -> None:
         pyslurm: Any = importlib.import_module("pyslurm")
         del os.environ["PYSLURM_DISABLE_AUTO_INIT"]
         pyslurm.slurm_init()
-        answer = look(pyslurm, sys.argv[2]) if sys.argv[1] == "look" else check(pyslurm)
+        check(pyslurm)
+        answer = look(pyslurm, sys.argv[1])
     except ImportError as error:
         sys.exit(f"{error}; install it there")
     except Exception as error:  # the caller reports every error

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from gleaner.control.api import drains, nodes
-from gleaner.control.api.access import Admin, Caller, User
+from gleaner.control.api.access import Admin, User
 from gleaner.control.api.nodes import NodePath
 from gleaner.control.models.searches import ROWS_A_PAGE
 from gleaner.control.policy.node_time import DAY_S
@@ -58,7 +58,6 @@ def show_node(request: Request, caller: User, node: NodePath) -> Response:
         node=row,
         use=use_of(row),
         agents=mine[:ROWS_A_PAGE],
-        may_drain=_may_drain(caller),
         lost=lost,
         lost_at_most=LOST_AT_MOST,
     )
@@ -75,8 +74,4 @@ def agent_list(request: Request, caller: User, wanted: Wanted) -> Response:
 def drain_list(request: Request, caller: Admin, wanted: Wanted) -> Response:
     """Return the latest requests to drain or resume nodes."""
     found = listing(drains.list_drains(caller, DRAINS), wanted)
-    return page(request, "drains.html", found=found, wanted=wanted, may_drain=_may_drain(caller))
-
-
-def _may_drain(caller: Caller) -> bool:
-    return caller.state.settings.cluster.backend != "local"
+    return page(request, "drains.html", found=found, wanted=wanted)

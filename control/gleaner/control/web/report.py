@@ -40,7 +40,7 @@ def report_page(request: Request, caller: User, wanted: Annotated[ReportFilter, 
         nodes=node_parts(found),
         before=neighbour(found.month, -1),
         after=neighbour(found.month, 1),
-        may_ask=caller.group is None and caller.state.settings.cluster.backend != "local",
+        may_ask=caller.group is None,
     )
 
 

@@ -25,7 +25,7 @@ class AgentRecord(KnownAgent, QueueRecord, table=True):
     phase: Phase = Field(sa_type=Enum(Phase, name="phase", **BY_VALUE))
     lease_until_s: float | None = None
     facts: Any = Field(default=None, sa_type=JSON, nullable=True)
-    vacate: bool
-    reason: str = Field(sa_type=StorableText)
+    vacate: bool = False
+    reason: str = Field(default="", sa_type=StorableText)
     # The kind of its node, from the facts that the agent reported at its registration.
     kind: int | None = Field(default=None, foreign_key="kind.id")

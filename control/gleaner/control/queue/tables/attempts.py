@@ -106,31 +106,17 @@ class LogLineRecord(QueueRecord, table=True):
     line: str = Field(sa_type=StorableText)
 
 
-class TrimmedLogRecord(QueueRecord, table=True):
-    """The removal of the beginning of a job's log: all lines of earlier attempts, and those of `attempt` before
-    `number`.
-
-    It is separate from `JobRecord`, because only few jobs have one.
-    """
-
-    __tablename__ = "trimmed"
-    __table_args__ = (
-        CheckConstraint("lines >= 1", "lines_counted"),
-        ForeignKeyConstraint(["job", "attempt"], ["attempt.job", "attempt.attempt"]),
-    )
-    job: int = Field(primary_key=True, sa_type=BigInteger)
-    attempt: int
-    number: int = Field(sa_type=BigInteger)
-    lines: int = Field(sa_type=BigInteger)  # The number of removed lines, including superseded ones.
-
-
-class LogSizeRecord(QueueRecord, table=True):
-    """The size of a job's log. If the row is missing, the size is counted when lines are added."""
+class LogStateRecord(QueueRecord, table=True):
+    """The size of a job's log, and its removed beginning: all lines of earlier attempts than `attempt`, and those of
+    this attempt before `number`."""
 
     __tablename__ = "logged"
     __table_args__ = (CheckConstraint("size_bytes >= 0", "size_counted"),)
     job: int = Field(primary_key=True, sa_type=BigInteger, foreign_key="job.id")
-    size_bytes: int = Field(sa_type=BigInteger)  # Their length in UTF-8, plus `logs.LINE_BYTES` for each.
+    size_bytes: int = Field(default=0, sa_type=BigInteger)  # The length in UTF-8, plus `logs.LINE_BYTES` for each line.
+    attempt: int = 0
+    number: int = Field(default=0, sa_type=BigInteger)
+    lines: int = Field(default=0, sa_type=BigInteger)  # The number of removed lines, including superseded ones.
 
 
 class PauseRecord(QueueRecord, table=True):

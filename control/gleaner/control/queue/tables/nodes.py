@@ -70,19 +70,20 @@ class NodeRatesRecord(QueueRecord, table=True):
         CheckConstraint("boundary_saves >= 0", "saves_count"),
     )
     node: str = Field(primary_key=True)
-    saves: Any = Field(sa_type=JSON)  # The latest measurements, the newest last, as lists of MiB and seconds.
+    # The latest measurements, the newest last, as lists of MiB and seconds.
+    saves: Any = Field(default=[], sa_type=JSON)
     # The time of a save of 256 MiB, from the line fitted to `saves`. It is used to compare nodes. 0: unmeasured.
-    save_s: float
-    restores: Any = Field(sa_type=JSON)
+    save_s: float = 0.0
+    restores: Any = Field(default=[], sa_type=JSON)
     # For each of the latest ends of agents, the newest last: the time of all its saves together, as a multiple of the
     # expected time.
-    errors: Any = Field(sa_type=JSON)
-    late: bool  # True if a save came too late, and no later one has been in time.
-    boundary_s: float  # The time at which the latest burst of saves began.
-    boundary_saves: int  # The number of saves in that burst.
-    agents_s: float  # The total time of agents on the node.
-    losses: float  # The number of agents that were lost without notice.
-    weighed_s: float  # The time at which `agents_s` and `losses` were last reduced for their age.
+    errors: Any = Field(default=[], sa_type=JSON)
+    late: bool = False  # True if a save came too late, and no later one has been in time.
+    boundary_s: float = 0.0  # The time at which the latest burst of saves began.
+    boundary_saves: int = 0  # The number of saves in that burst.
+    agents_s: float = 0.0  # The total time of agents on the node.
+    losses: float = 0.0  # The number of agents that were lost without notice.
+    weighed_s: float = 0.0  # The time at which `agents_s` and `losses` were last reduced for their age.
 
 
 class NodeTimeRecord(QueueRecord, table=True):
