@@ -23,11 +23,11 @@ from gleaner.control.models.drains import DrainPhase, DrainRow, DrainTask
 from gleaner.control.models.jobs import AttemptRow, EventRow, JobDetail, JobRow, LogPage
 from gleaner.control.models.nodes import ClusterStatus, NodeRow
 from gleaner.control.models.searches import ROWS_A_PAGE
-from gleaner.control.queue import decisions, logs, node_health
+from gleaner.control.queue import decisions, logs, node_health, queries
 from gleaner.control.queue.database import transaction
 from gleaner.control.settings import EntitlementSettings, SiteSettings
 from gleaner.control.states import State
-from gleaner.control.web import campaigns, jobs, rendering
+from gleaner.control.web import jobs, rendering
 from gleaner.control.web.jobs import LogSearch
 
 PAGES = (
@@ -140,7 +140,7 @@ def test_a_log_is_searched_and_downloaded(harness: ApiHarness, monkeypatch: pyte
 def test_results_of_a_job_and_of_a_campaign_are_downloaded(
     harness: ApiHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(campaigns, "JOBS_AT_ONCE", 2)
+    monkeypatch.setattr(queries, "RESULTS_AT_ONCE", 2)
     first = harness.user.submit(spec={"name": "mu"}, indices=[4, 5, 6])
     agent = harness.agent()
     for job in agent.claim(most=3):

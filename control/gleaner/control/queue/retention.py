@@ -39,7 +39,7 @@ from gleaner.control.queue import (
 from gleaner.control.queue.database import allow_whole_campaign, snapshot
 from gleaner.control.queue.errors import Conflict
 from gleaner.control.queue.logs import forget_size, record_trim
-from gleaner.control.queue.queries import FIRST_EVENTS, IS_REMOVED, NEWEST_EVENTS
+from gleaner.control.queue.queries import FIRST_EVENTS, NEWEST_EVENTS
 from gleaner.control.queue.submission_keys import remove_old as remove_old_keys
 from gleaner.control.queue.tables import AGENT, ATTEMPT, DELIVERY, EVENT, JOB, LOG, TOKEN, Phase
 from gleaner.control.queue.transitions import lock
@@ -220,12 +220,10 @@ def look_at_jobs(db: Connection, *, after: int, before_s: float, spent_s: float,
     )
 
 
-def remove_results(
-    db: Connection, which: ColumnElement[bool], removed_attempt: ColumnElement[Any] = JOB.c.removed_attempt
-) -> int:
+def remove_results(db: Connection, which: ColumnElement[bool], **more: Any) -> int:
     """Give up the results of these jobs that have ended. Return how many jobs these are."""
     ended = update(JOB).where(which, JOB.c.state == State.COMPLETE, ~_IS_DELIVERED)
-    return db.execute(ended.values(output_digest=None, output_bytes=None, removed_attempt=removed_attempt)).rowcount
+    return db.execute(ended.values(output_digest=None, output_bytes=None, **more)).rowcount
 
 
 def remove_job(db: Connection, job: int) -> None:
@@ -252,7 +250,7 @@ def _remove_jobs(db: Connection, which: ColumnElement[bool]) -> None:
         if row.state is State.COMPLETE:
             why = "its result is being delivered; wait, or see `glean show`"
         raise Conflict(f"job {row.id} cannot be removed: {why}")
-    remove_results(db, which, JOB.c.attempt)
+    remove_results(db, which, is_removed=True)
 
 
 def remove_agents(db: Connection, names: Sequence[str], *, before_s: float) -> int:
@@ -272,7 +270,7 @@ def remove_events(db: Connection, jobs: Sequence[int], *, before_s: float, at_mo
 
 def _is_old(before_s: float) -> ColumnElement[bool]:
     """Return the condition that a job ended before that time and was not run again, or that it was removed."""
-    return and_(JOB.c.state == State.COMPLETE, JOB.c.ended_s < before_s) | IS_REMOVED
+    return and_(JOB.c.state == State.COMPLETE, JOB.c.ended_s < before_s) | JOB.c.is_removed
 
 
 def remove_surplus_events(db: Connection, job: int, *, at_most: int) -> int:

@@ -90,7 +90,8 @@ class EventRecord(EventRow, QueueRecord, table=True):
     __tablename__ = "event"
     __table_args__ = (Index("event_of_job", "job", "id"),)
     id: int = Field(default=None, primary_key=True, sa_type=BIG_ID)
-    job: int = Field(sa_type=BigInteger, foreign_key="job.id")
+    # No foreign key, since jobs are never deleted, and PostgreSQL would check the key of each new job separately.
+    job: int = Field(sa_type=BigInteger)
     attempt: int | None = None
     detail: str = Field(sa_type=StorableText)
 
