@@ -24,7 +24,7 @@ from gleaner.control.queue.database import BUSY_TIMEOUT_S, check_schema, connect
 from gleaner.control.queue.errors import Invalid, QueueBusy, SchemaMismatch
 from gleaner.control.queue.tables import METADATA
 
-NUMBER = ("0050", "26c4505e08dd")
+NUMBER = ("0050", "c5f94548a796")
 """The number of the tables (`queue/migrations/versions`), and a digest of them."""
 BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 

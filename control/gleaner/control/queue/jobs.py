@@ -130,21 +130,16 @@ def submit(
         "hold_reason": HELD_AT_SUBMISSION if submission.hold else None,
         "priority": spec.priority,
         "retries": spec.retries,
-        "failures": 0,
-        "attempt": 0,
-        "lost": False,
-        "sound_attempt": 0,
         "submitted_s": now_s,
         "submitter": submitter,
     }
-    by = f"by {submitter}" if submitter else ""
     if campaign is None:
         jobs = [db.execute(insert(JOB).returning(JOB.c.id), common | {"index": None}).scalar_one()]
-        record(db, jobs[0], "submit", now_s=now_s, detail=by)
+        record(db, jobs[0], "submit", now_s=now_s, detail=_signed(submitter))
     else:
         _add_runs(db, common, submission)
         jobs = db.execute(select(JOB.c.id).where(JOB.c.campaign == campaign).order_by(JOB.c.id)).scalars().all()
-        record_all(db, JOB.c.campaign == campaign, "submit", now_s=now_s, detail=by)
+        record_all(db, JOB.c.campaign == campaign, "submit", now_s=now_s, detail=_signed(submitter))
         campaign_rules.open_jobs(db, campaign)
     return Submitted(campaign=campaign, jobs=tuple(jobs))
 

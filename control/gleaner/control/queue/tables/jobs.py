@@ -179,11 +179,12 @@ class JobRecord(QueueRecord, table=True):
     )
     id: int = Field(default=None, primary_key=True, sa_type=BIG_ID)
     group: str
-    campaign: int | None = Field(default=None, sa_type=BigInteger)  # No foreign key: see `EventRecord.job`.
+    # Campaign and spec have no foreign keys, for the reason of `EventRecord.job`.
+    campaign: int | None = Field(default=None, sa_type=BigInteger)
+    spec: int = Field(sa_type=BigInteger)
     index: int | None = None
     # The job's value of each parameter of its campaign. None: there are no parameters.
     parameters: Any = Field(default=None, sa_type=JSON_OR_NULL, nullable=True)
-    spec: int = Field(sa_type=BigInteger, foreign_key="spec.id")
     lane: int = Field(foreign_key="lane.id")
     state: State = Field(sa_type=Enum(State, name="state", **BY_VALUE))
     outcome: Outcome | None = Field(default=None, sa_type=Enum(Outcome, name="outcome", **BY_VALUE))
@@ -192,13 +193,13 @@ class JobRecord(QueueRecord, table=True):
     hold_reason: str | None = Field(default=None, sa_type=StorableText)
     priority: int
     retries: int
-    failures: int  # The number of failures of the workload itself that cost a retry.
+    failures: int = 0  # The number of failures of the workload itself that cost a retry.
     # The number of the latest attempt, 0 before the first. It only increases, so no number is used twice.
-    attempt: int
+    attempt: int = 0
     agent: str | None = Field(default=None, foreign_key="agent.name")
-    lost: bool  # True if the latest attempt was given up, so that its own report still counts.
+    lost: bool = False  # True if the latest attempt was given up, so that its own report still counts.
     # The latest attempt that shows that the job does not kill its agents. Losses are counted after it.
-    sound_attempt: int
+    sound_attempt: int = 0
     # The attempts before the latest rerun. Their failures and their computing time do not count against limits.
     earlier_attempts: int = 0
     from_attempt: int | None = None
