@@ -139,24 +139,6 @@ def test_what_is_wrong_in_a_campaign_file_is_named_with_its_line(text: str, said
     assert complaint(text).startswith(said)
 
 
-@pytest.mark.parametrize(
-    ("text", "mib"),
-    [
-        ("512", 512),
-        ("4g", 4096),
-        ("4Gi", 4096),
-        ("4 GB", 4096),
-        ("1.5G", 1536),
-        ("1T", 2**20),
-        ("2048K", 2),
-        ("-3", -3),
-    ],
-)
-def test_memory_is_a_number_of_mib_or_has_a_unit(text: str, mib: int) -> None:
-    assert memory_mib(text) == mib
-    assert campaign_file.parse(f"image: a\nmemory_mib: {text}\n", "runs.yaml")["memory_mib"].value == mib
-
-
 @pytest.mark.parametrize("text", ["", "G", "4X", "4GG", "1e3", "0x10", "4 G 2", "٣G", "-4G", "1.2.3G", "9" * 30])
 def test_memory_that_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^must be like 4096 .in MiB. or 4G, found "):
@@ -166,14 +148,6 @@ def test_memory_that_is_no_size_is_refused(text: str) -> None:
 def test_aliases_that_multiply_are_not_followed_into_depth() -> None:
     bomb = "image: a\ncommand: &a [x, x]\nenvironment: &b {K: v}\nindices:\n" + "- *a\n" * 3
     assert complaint(bomb).startswith("runs.yaml, line 2: an index must be a single value")
-
-
-@pytest.mark.parametrize(
-    ("array", "indices"),
-    [("0", (0,)), ("0-3", (0, 1, 2, 3)), ("1,3,10-20:5", (1, 3, 10, 15, 20)), ("5,1", (5, 1)), (" 1 , 2 ", (1, 2))],
-)
-def test_an_array_is_written_as_slurm_writes_it(array: str, indices: tuple[int, ...]) -> None:
-    assert campaign_file.indices(array) == indices
 
 
 @pytest.mark.parametrize("array", ["", ",", "a", "-1", "1-", "0-10%2", "3-1", "0-5:0", "1,1", "0-100000", "١"])
