@@ -153,7 +153,6 @@ def test_list_filters_and_says_how_many_there_are(harness: CliHarness) -> None:
     job = harness.submit("--hold")
     assert json.loads(harness.good("list", "--held", "--json"))["jobs"][0]["id"] == job
     assert json.loads(harness.good("list", "--not-held", "--json"))["total"] == 3
-    assert json.loads(harness.good("list", "--state", "complete", "--json"))["total"] == 0
     assert "2 of 4 jobs" in harness.good("list", "--limit", "2")
     listed = json.loads(harness.good("list", "--campaign", number, "--after", str(job - 2), "--json"))
     assert [row["id"] for row in listed["jobs"]] == [job - 1]

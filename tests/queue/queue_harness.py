@@ -65,6 +65,7 @@ class QueueHarness:
     now_s: float = 1000.0
     losses_until_held: int = 3
     log_bytes: int = 64 * 2**20
+    urls: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
 
     def do(self, act: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -93,7 +94,7 @@ class QueueHarness:
     ) -> Submitted:
         job = JobSpec(**({"name": "run", "image": "pythia", "retries": 1} | spec))
         submission = Submission(job=job, indices=indices, hold=hold)
-        rules = jobs.SubmissionRules(2, targets=self.targets)
+        rules = jobs.SubmissionRules(2, mounts=job.mounts, urls=self.urls, targets=self.targets)
         return self.do(jobs.submit, submission, group=group, submitter=submitter, rules=rules, now_s=self.now_s)
 
     def job(self, **spec: Any) -> int:
@@ -237,7 +238,7 @@ class QueueHarness:
         self.do(jobs.release, job, now_s=self.now_s)
 
     def rerun(self, job: int, **change: Any) -> None:
-        rules = jobs.SubmissionRules(2)
+        rules = jobs.SubmissionRules(2, urls=self.urls, targets=self.targets)
         self.do(reruns.rerun, job, Rerun(**change), rules=rules, by="alice", now_s=self.now_s)
 
     def row(self, job: int) -> JobRow:

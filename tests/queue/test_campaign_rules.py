@@ -87,17 +87,6 @@ def test_the_others_start_when_the_first_have_succeeded(harness: QueueHarness) -
     assert campaign.claim() == [7]
 
 
-def test_where_the_first_fail_a_release_of_the_campaign_starts_the_others(harness: QueueHarness) -> None:
-    campaign = Campaign(harness, try_first=1)
-    assert campaign.claim() == [0]
-    campaign.end(0, exit_code=1)
-    harness.do(jobs.hold, campaign.jobs[1], reason="by bob", now_s=2.0)
-    harness.do(jobs.release, campaign.jobs[1], now_s=2.0)
-    assert campaign.claim() == []
-    harness.do(jobs.release_campaign, campaign.number, now_s=2.0)
-    assert campaign.claim() == list(range(1, COUNT))
-
-
 @pytest.mark.parametrize("most", ["1", "10%", "19%"])
 def test_when_too_many_have_failed_the_rest_is_held_once(harness: QueueHarness, most: str) -> None:
     campaign = Campaign(harness, max_failures=most, max_running=4)
@@ -131,7 +120,9 @@ def test_agents_at_once_never_run_more_and_come_to_the_end(harness: QueueHarness
     assert (len(most), max(most) <= 3) == (COUNT, True)
 
 
-def test_a_release_that_frees_held_jobs_ends_no_rule(harness: QueueHarness) -> None:
+def test_a_release_that_frees_held_jobs_ends_no_rule_and_one_that_finds_none_starts_the_others(
+    harness: QueueHarness,
+) -> None:
     campaign = Campaign(harness, try_first=2, hold=True)
     assert campaign.claim() == []
     harness.do(jobs.release, campaign.jobs[4], now_s=2.0)
@@ -140,9 +131,9 @@ def test_a_release_that_frees_held_jobs_ends_no_rule(harness: QueueHarness) -> N
     assert campaign.claim() == [0]
     campaign.cancel(0)  # another job is tried in its place
     assert campaign.claim() == [1]
-    campaign.end(4)
+    campaign.end(4, exit_code=1)
     assert campaign.claim() == []
-    campaign.end(1)
+    harness.do(jobs.release_campaign, campaign.number, now_s=2.0)
     assert campaign.claim() == [2, 3, 5, 6, 7, 8, 9]
 
 

@@ -3,14 +3,11 @@
 import pytest
 from tests.queue.queue_harness import QueueHarness
 
-from gleaner.agent.job_spec import JobSpec, UrlInputSpec
 from gleaner.agent.messages import ReturnReason
-from gleaner.control.models.jobs import Submission
 from gleaner.control.policy.retries import LONGEST_ELSEWHERE_S
 from gleaner.control.policy.why_waiting import JobNeeds, NodeOutlook, cannot_go_on
-from gleaner.control.queue import compatibility, jobs, queries, relocation
+from gleaner.control.queue import compatibility, queries, relocation
 from gleaner.control.queue.errors import Conflict
-from gleaner.control.queue.jobs import SubmissionRules
 from gleaner.control.states import State
 
 A, B = "/cvmfs/a", "/cvmfs/b"
@@ -60,10 +57,8 @@ def test_where_all_nodes_lack_a_folder_the_job_says_which(harness: QueueHarness)
 
 def test_where_no_node_can_fetch_a_jobs_input_the_job_says_so(harness: QueueHarness) -> None:
     """An agent of the version before says nothing of what it can fetch."""
-    inputs = (UrlInputSpec(name="a", url="https://host/a"),)
-    rules = SubmissionRules(default_retries=0, urls=("https://host/",))
-    wanted = Submission(job=JobSpec(name="a", image="i", inputs=inputs))
-    job = harness.do(jobs.submit, wanted, group="g", rules=rules, now_s=harness.now_s).jobs[0]
+    harness.urls = ("https://host/",)
+    job = harness.job(inputs=({"name": "a", "url": "https://host/a"},))
     harness.agent("a", node="n1")
     assert lacking(harness, job) == {"n1": "what fetches https:// inputs"}
     assert claimed(harness, "a") == []

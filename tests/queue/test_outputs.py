@@ -5,14 +5,6 @@ from tests.queue.queue_harness import QueueHarness
 KEEP = {"keep": ("run-{index}.root", "hist/**")}
 
 
-def test_an_agent_is_told_what_to_keep_with_the_jobs_index_filled_in(harness: QueueHarness) -> None:
-    (job,) = harness.submit(indices=(7,), outputs=KEEP).jobs
-    assert harness.claim_one(harness.agent("a")).spec.keep == ("run-7.root", "hist/**")
-    said = harness.detail(job).spec.outputs
-    assert said is not None
-    assert said.keep == ("run-7.root", "hist/**")
-
-
 def test_a_pattern_that_fitted_nothing_is_said_of_the_result_that_counts(harness: QueueHarness) -> None:
     job, agent = harness.job(outputs=KEEP, retries=1), harness.agent("a")
     attempt = harness.claim_one(agent).attempt

@@ -20,7 +20,7 @@ from gleaner.control.models.jobs import CampaignRerun
 from gleaner.control.policy.quotas import Limit, Quantity, QuotaRules
 from gleaner.control.queue import images, inputs, jobs, queries, reruns, retention
 from gleaner.control.queue.database import transaction
-from gleaner.control.queue.errors import Conflict, NotCurrent, NotFound
+from gleaner.control.queue.errors import Conflict, Invalid, NotCurrent, NotFound
 from gleaner.control.queue.quota_checks import OverQuota
 from gleaner.control.queue.tables import IMAGE, INPUT, JOB, STORED_IMAGE
 from gleaner.control.states import Outcome, State
@@ -141,6 +141,24 @@ def test_an_image_or_input_that_was_removed_is_named(harness: QueueHarness) -> N
     harness.do(lambda db: db.execute(delete(INPUT)))
     with pytest.raises(Conflict, match=r"the input a\.dat was removed from the storage"):
         harness.rerun(job, image="other")
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"mounts": ("/cvmfs/a",)}, "/cvmfs/a"),
+        ({"inputs": ({"name": "a", "url": "https://host/a"},)}, "the input a: "),
+        ({"outputs": {"to": "file:///data/physics/{job}/"}}, "outputs: "),
+    ],
+)
+def test_a_rerun_keeps_to_what_the_site_allows_by_then(harness: QueueHarness, spec: dict[str, Any], said: str) -> None:
+    harness.urls, harness.targets = ("https://host/",), ("file:///data/{group}/",)
+    job = harness.job(**spec)
+    harness.cancel(job)
+    harness.urls = harness.targets = ()
+    with pytest.raises((Conflict, Invalid), match=said):
+        harness.rerun(job)
+    assert harness.row(job).state is State.COMPLETE
 
 
 def test_those_that_failed_run_again_or_those_that_are_named_and_all_or_none(harness: QueueHarness) -> None:

@@ -86,7 +86,9 @@ def test_a_removed_job_loses_its_log_and_events_at_the_next_pass_and_others_keep
     assert queue.events(other) == ["submit", "claim", "succeed"]
 
 
-def test_of_many_events_the_first_and_the_newest_are_shown_and_only_a_change_makes_one(queue: QueueHarness) -> None:
+def test_of_many_events_the_first_and_the_newest_are_shown_and_kept_and_only_a_change_makes_one(
+    queue: QueueHarness, state: ControlState
+) -> None:
     job, other = queue.job(), queue.job()
     for priority in (*range(1, 601), 600):
         with transaction(queue.engine) as db:
@@ -98,6 +100,9 @@ def test_of_many_events_the_first_and_the_newest_are_shown_and_only_a_change_mak
         "",
         *(f"from {n} to {n + 1}" for n in (*range(49), *range(150, 600))),
     ]
+    prune(state, queue.now_s)
+    assert queue.look(queries.job_detail, job).events == shown
+    assert rows(queue)["event"] == len(shown) + 2
 
 
 def old_job(queue: QueueHarness, lines: int) -> None:

@@ -24,7 +24,7 @@ from gleaner.control.queue.database import BUSY_TIMEOUT_S, check_schema, connect
 from gleaner.control.queue.errors import Invalid, QueueBusy, SchemaMismatch
 from gleaner.control.queue.tables import METADATA
 
-NUMBER = ("0050", "495cb5566e49")
+NUMBER = ("0050", "8cab01637e05")
 """The number of the tables (`queue/migrations/versions`), and a digest of them."""
 BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 

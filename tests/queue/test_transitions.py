@@ -297,7 +297,6 @@ IMPOSSIBLE = {
     "output of a waiting job": "UPDATE job SET output_digest = 'x', output_bytes = 1",
     "more failures than tries": "UPDATE job SET failures = 3",
     "a lane that is not there": "UPDATE job SET lane = 99",
-    "an event of no job": "UPDATE event SET job = 99",
     "an agent of no phase": "UPDATE agent SET phase = 'tired'",
     "an agent that is live but never registered": "UPDATE agent SET registered_s = NULL",
     "a second leader": "INSERT INTO leader (id, holder, until_s) VALUES (2, 'x', 1)",

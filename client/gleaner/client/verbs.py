@@ -159,7 +159,7 @@ class Verbs:
         return self._write("POST", f"/v1/jobs/{job}/cancel", JobRow)
 
     @Verb
-    def remove_job(self, job: int) -> Steps[JobRow]:
+    def remove(self, job: int) -> Steps[JobRow]:
         """Remove an ended job from all lists, with its result and its log."""
         return self._write("DELETE", f"/v1/jobs/{job}", JobRow)
 

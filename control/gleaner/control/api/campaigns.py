@@ -25,13 +25,13 @@ After = Annotated[int, Query(ge=0, le=MAX_ID)]
 
 
 def _own_campaign(caller: Caller, db: Connection, campaign: int) -> None:
-    if caller.group not in {None, queries.campaign_owner(db, campaign)[0]}:
+    if caller.group not in {None, queries.find_campaign(db, campaign)["group"]}:
         raise HTTPException(403, f"campaign {campaign} belongs to another group")
 
 
 def _check_may_change(caller: Caller, db: Connection, campaign: int) -> None:
-    group, submitter = queries.campaign_owner(db, campaign)
-    caller.may_change(f"campaign {campaign}", group=group, submitter=submitter)
+    row = queries.find_campaign(db, campaign)
+    caller.may_change(f"campaign {campaign}", group=row["group"], submitter=row["submitter"])
 
 
 def _to_each(caller: Caller, campaign: int, act: Callable[[Connection], None]) -> CampaignStatus:

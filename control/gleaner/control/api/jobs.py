@@ -5,7 +5,7 @@ jobs of the group. An admin can change all jobs.
 """
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import Annotated
 
@@ -106,20 +106,6 @@ def _nodes_memory(db: Connection, known: Iterable[NodeOutlook]) -> frozenset[int
     return queries.memory_offered(db) | {place.memory_mib for place in known}
 
 
-def mounts_refused(wanted: Iterable[str], allowed: Sequence[str]) -> str:
-    """Return, for people, the folders that cannot be mounted here and those that can, or "" if all of them can.
-
-    >>> mounts_refused(["/data"], ["/cvmfs/a", "/cvmfs/b"])
-    '/data is not among the folders that jobs may mount here: /cvmfs/a, /cvmfs/b'
-    """
-    for folder in wanted:
-        if folder not in allowed:
-            if not allowed:
-                return f"jobs may mount no folder here, not {folder} either: an admin allows some in [inputs] mounts"
-            return f"{folder} is not among the folders that jobs may mount here: {', '.join(allowed)}"
-    return ""
-
-
 @router.post("", status_code=201, responses=documented(409, 413, 422))
 def submit(
     caller: User, submission: Annotated[Submission, examples.A_SUBMISSION], key: SubmissionKey = ""
@@ -156,6 +142,7 @@ def submission_rules(caller: Caller, db: Connection, *, cpus: int, memory: Colle
         nodes_memory=_nodes_memory(db, known) if known else memory,  # unknown, so the job may fit
         longest_s=state.settings.rounds.longest_s,
         quotas=state.quotas,
+        mounts=state.settings.inputs.mounts,
         urls=state.settings.inputs.urls,
         targets=state.settings.outputs.urls,
         stored_bytes=state.stored.bytes_by_owner,
@@ -163,7 +150,6 @@ def submission_rules(caller: Caller, db: Connection, *, cpus: int, memory: Colle
 
 
 def _submit(caller: Caller, db: Connection, submission: Submission, group: str) -> Submitted:
-    state = caller.state
     memory = {submission.job.memory_mib, submission.job.most_memory_mib or submission.job.memory_mib}
     rules = submission_rules(caller, db, cpus=submission.job.cpus, memory=memory)
     longest_s = rules.longest_s
@@ -172,8 +158,6 @@ def _submit(caller: Caller, db: Connection, submission: Submission, group: str) 
         raise Invalid(
             f"job.needs_at_least_s: no agent here has {in_words(needs_s)} for a job, the most is {in_words(longest_s)}"
         )
-    if why := mounts_refused(submission.job.mounts, state.settings.inputs.mounts):
-        raise Invalid(f"job.mounts: {why}")
     warning = images.check_exists(db, group, submission.job.image)
     disk_mib = submission.job.disk_mib
     if disk_mib is not None and disk_mib > (most_mib := queries.disk_offered(db) or disk_mib):

@@ -148,17 +148,10 @@ def _act(verb: str, jobs: Sequence[int] | None, campaign: int | None, *, as_json
     if bool(jobs) == (campaign is not None):
         raise BadInput(f"say what to {verb}: jobs, or --campaign C")
     with connect() as control:
-        alone, together = {
-            "hold": (control.hold, control.hold_campaign),
-            "release": (control.release, control.release_campaign),
-            "cancel": (control.cancel, control.cancel_campaign),
-            "remove": (control.remove_job, control.remove_campaign),
-        }[verb]
         if campaign is not None:
-            return Answer(together(campaign), as_json)
-        if verb == "cancel":
-            return one_by_one(jobs or (), alone, as_json=as_json, look=lambda job: control.job(job).job)
-        return one_by_one(jobs or (), alone, as_json=as_json)
+            return Answer(getattr(control, f"{verb}_campaign")(campaign), as_json)
+        look = (lambda job: control.job(job).job) if verb == "cancel" else None
+        return one_by_one(jobs or (), getattr(control, verb), as_json=as_json, look=look)
 
 
 def one_by_one(

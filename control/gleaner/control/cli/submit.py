@@ -137,7 +137,7 @@ def _dry_run(control: Client, wanted: Submission, *, as_json: bool) -> Answer:
         if failure.kind not in {ErrorKind.CONFLICT, ErrorKind.INVALID}:
             raise
         remark, code = f"would be refused: {failure}", exit_code_of(failure)
-    return Answer(DryRun(tuple(first), sum(1 for _ in wanted.runs()) or 1), as_json, (remark,) if remark else (), code)
+    return Answer(DryRun(tuple(first), wanted.count), as_json, (remark,) if remark else (), code)
 
 
 def submit_with_inputs(control: Client, wanted: Submission, files: Sequence[FileToSend]) -> Submitted:

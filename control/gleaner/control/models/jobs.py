@@ -60,7 +60,8 @@ class Submission(Shape):
             field, why = "outputs", of_single(self.job)
         else:
             columns = self.parameters.values if self.parameters else {}
-            field, why = misuse(self.job, {**columns, "index": [str(index) for index, _ in self.runs()]})
+            indices = range(1, self.parameters.count + 1) if self.parameters else self.indices or ()
+            field, why = misuse(self.job, {**columns, "index": list(map(str, indices))})
         if why:
             raise _wrong_use(field, why)
         return self
@@ -76,18 +77,20 @@ class Submission(Shape):
             return None if self.max_failures is None else int(self.max_failures)
         return jobs * int(self.max_failures[:-1]) // 100
 
-    def runs(self) -> Iterator[tuple[int, dict[str, str] | None]]:
-        """Yield the index of each job of a campaign, and its parameters, or None if it has none."""
+    @property
+    def count(self) -> int:
+        """Return the number of jobs."""
+        return self.parameters.count if self.parameters is not None else len(self.indices or (None,))
+
+    def runs(self) -> Iterator[tuple[int | None, dict[str, str] | None]]:
+        """Yield the index of each job, and its parameters. None: it has none."""
         if self.parameters is not None:
             return enumerate(self.parameters.each(), start=1)
-        return ((index, None) for index in self.indices or ())
+        return ((index, None) for index in self.indices or (None,))
 
     def first_jobs(self, at_most: int) -> Iterator[tuple[int | None, dict[str, str] | None, JobSpec]]:
         """Yield the index, the parameters and the specification of the first jobs, with their placeholders replaced."""
-        runs: Iterator[tuple[int | None, dict[str, str] | None]] = (
-            self.runs() if self.is_campaign else iter([(None, None)])
-        )
-        for index, parameters in islice(runs, at_most):
+        for index, parameters in islice(self.runs(), at_most):
             yield index, parameters, self.job.resolved(job=0, campaign=0, index=index, parameters=parameters)
 
 

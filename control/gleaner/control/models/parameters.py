@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from gleaner.agent.common import placeholders
 from gleaner.agent.common.allowed_urls import LONGEST_URL
-from gleaner.agent.job_spec import OF_TARGET, Flag, JobSpec, Shape
+from gleaner.agent.job_spec import OF_TARGET, Flag, JobSpec, Shape, UrlInputSpec
 from gleaner.agent.system import keep_patterns
 
 MOST_JOBS = 100_000
@@ -90,6 +90,10 @@ def misuse(job: JobSpec, columns: Mapping[str, Collection[str]]) -> tuple[str, s
         field = "environment"
         for word in job.environment.values():
             texts.check(word, LONGEST_WORD)
+        field = "inputs"
+        for one in job.inputs:
+            if isinstance(one, UrlInputSpec) and not {"{", "}"}.isdisjoint(one.url):
+                raise ValueError(f"{one.name} has a brace in its URL, and all jobs of a campaign have the same inputs")
         field = "outputs"
         for pattern in outputs.keep if outputs else ():
             if why := keep_patterns.fault(texts.check(pattern, keep_patterns.LONGEST, as_path=True)):
@@ -151,13 +155,9 @@ class _Texts:
 
 def of_single(job: JobSpec) -> str:
     """Return the error in the target of a single job, which has no campaign, or "" if there is none."""
-    target = job.outputs.to if job.outputs else None
-    if target is None:
-        return ""
-    if wrong := {name for _, name, _ in placeholders.parts(target)} - {None, "job"}:
-        return f"the target {target} has {{{wrong.pop()}}}, and this is a single job: write {{job}}"
     try:
-        _Texts({"job": ("1" * 16,)}).check(target, LONGEST_TARGET, as_path=True)
+        if job.outputs is not None and job.outputs.to is not None:
+            _Texts({"job": ("1" * 16,)}).check(job.outputs.to, LONGEST_TARGET, as_path=True)
     except ValueError as error:
         return str(error)
     return ""

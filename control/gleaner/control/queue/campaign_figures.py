@@ -12,11 +12,10 @@ from sqlalchemy import Connection, RowMapping, and_, case, func, select
 from gleaner.control.models.campaigns import CampaignDetail, CampaignRow, FailureCause
 from gleaner.control.policy.expected_end import RECENT_S, expected_end
 from gleaner.control.queue import logs
-from gleaner.control.queue.errors import NotFound
 from gleaner.control.queue.node_history import report_rows
 from gleaner.control.queue.node_losses import IS_LOST
-from gleaner.control.queue.queries import COUNTED, sums_of
-from gleaner.control.queue.tables import ATTEMPT, CAMPAIGN, JOB, SPEC
+from gleaner.control.queue.queries import COUNTED, find_campaign, sums_of
+from gleaner.control.queue.tables import ATTEMPT, JOB, SPEC
 from gleaner.control.states import Outcome
 
 MOST_CAUSES = 20
@@ -66,9 +65,7 @@ def _campaign_row(row: RowMapping, sums: RowMapping, *, now_s: float, keep_s: fl
 
 def campaign_detail(db: Connection, campaign: int, *, now_s: float, keep_s: float | None) -> CampaignDetail:
     """Return all known facts of one campaign. Raises `NotFound`."""
-    row = db.execute(select(CAMPAIGN).where(CAMPAIGN.c.id == campaign)).mappings().one_or_none()
-    if row is None:
-        raise NotFound(f"there is no campaign {campaign}")
+    row = find_campaign(db, campaign)
     mine = JOB.c.campaign == campaign
     ends = select(JOB.c.index, JOB.c.parameters, SPEC.c.document).join(SPEC, SPEC.c.id == JOB.c.spec).where(mine)
     first, last = (db.execute(ends.order_by(by).limit(1)).one() for by in (JOB.c.index, JOB.c.index.desc()))

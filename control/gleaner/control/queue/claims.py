@@ -291,8 +291,10 @@ def claim(
     return Assignments(jobs=tuple(_assignment(row, lane, counted_s.get(row.id, 0.0)) for row, lane in chosen))
 
 
-_Queues = dict[tuple[str, str], list[tuple[_Head, Any]]]
-"""The lanes of each submitter of each group, as a heap of their heads."""
+_Lanes = list[tuple[_Head, Any]]
+"""The lanes of one submitter, as a heap of their heads."""
+_Submitters = list[tuple[tuple[bool, int, int], _Lanes]]
+"""The submitters of one group, as a heap of their turns."""
 
 
 def _is_allowed(lane: Any, allowed: Allowance) -> bool:
@@ -304,25 +306,26 @@ def _chosen(
     db: Connection, rows: Sequence[Any], room: _Room, book: Book | None, allowed: Allowance
 ) -> Iterator[tuple[Any, Any]]:
     """Yield the jobs to take, each with its lane, in the order of choice. Without a book, all jobs are of one group."""
-    queues: _Queues = {}
+    by_submitter: dict[tuple[str, str], _Lanes] = {}
     for lane in {row.lane: row for row in rows}.values():
         head = _Head(-lane.head_priority, lane.head_state != State.SAVED, lane.head_job)
-        heapq.heappush(queues.setdefault((lane.lane_group, lane.lane_submitter), []), (head, lane))
+        heapq.heappush(by_submitter.setdefault((lane.lane_group, lane.lane_submitter), []), (head, lane))
+    groups: dict[str, _Submitters] = {}
+    for (group, _), lanes_of in by_submitter.items():
+        heapq.heappush(groups.setdefault(group, []), (lanes_of[0][0].turn, lanes_of))
     opened = [row for row in rows if row.id is not None]
     fronts = {row.lane: iter(opened) for row in opened[:1]}
     ready: dict[int, Any] = {}
-    while _drop_what_does_not_fit(queues, room, allowed):
-        in_turn = sorted(queues, key=lambda whose: queues[whose][0][0].turn, reverse=True)
-        submitter_of = dict(in_turn)  # of each group the one whose turn comes first, which is the last here
-        firsts = {each[0]: _first(*queues[each][0]) for each in submitter_of.items()} if book else {}
-        group = book.best(firsts.values()).group if book else next(iter(submitter_of))
-        whose = group, submitter_of[group]
-        head, lane = heapq.heappop(queues[whose])
+    while fitting := [group for group, waiting in groups.items() if _has_one_that_fits(waiting, room, allowed)]:
+        firsts = {group: _first(*groups[group][0][1][0]) for group in fitting} if book else {}
+        group = book.best(firsts.values()).group if book else fitting[0]
+        lanes_of = groups[group][0][1]
+        head, lane = heapq.heappop(lanes_of)
         if lane.lane in ready:
             if book:
                 book.start(firsts[group], tuple(firsts.values()), free_cpus=room.cpus)
             room.take(lane.cpus, lane.memory_mib)
-            allowed.take(whose, lane.cpus)
+            allowed.take((group, lane.lane_submitter), lane.cpus)
             yield ready[lane.lane], lane
         elif lane.lane not in fronts:
             limit = room.holds(lane.cpus, lane.memory_mib)
@@ -330,22 +333,28 @@ def _chosen(
         following = next(fronts[lane.lane], None)
         if following is not None:
             ready[lane.lane] = following
-            heapq.heappush(queues[whose], (_Head(-following.priority, head.is_new, following.id), lane))
+            heapq.heappush(lanes_of, (_Head(-following.priority, head.is_new, following.id), lane))
+        _let_next_submitter_follow(groups[group])
 
 
-def _drop_what_does_not_fit(queues: _Queues, room: _Room, allowed: Allowance) -> bool:
-    """Bring a job that fits to the front of each submitter, and drop the submitters that have none.
+def _has_one_that_fits(submitters: _Submitters, room: _Room, allowed: Allowance) -> bool:
+    """Drop lanes of a group until the first one fits, since the room only shrinks. Return False if none is left."""
+    while submitters:
+        lanes_of = submitters[0][1]
+        lane = lanes_of[0][1]
+        whose = lane.lane_group, lane.lane_submitter
+        if room.holds(lane.cpus, lane.memory_mib) and allowed.holds(whose, lane.cpus):
+            return True
+        heapq.heappop(lanes_of)
+        _let_next_submitter_follow(submitters)
+    return False
 
-    Return True if any submitter remains.
-    """
-    for whose, queue in list(queues.items()):
-        while queue and not (
-            room.holds(queue[0][1].cpus, queue[0][1].memory_mib) and allowed.holds(whose, queue[0][1].cpus)
-        ):
-            heapq.heappop(queue)
-        if not queue:
-            del queues[whose]
-    return bool(queues)
+
+def _let_next_submitter_follow(submitters: _Submitters) -> None:
+    """Sort the first submitter, whose first lane has changed, among the others."""
+    lanes_of = heapq.heappop(submitters)[1]
+    if lanes_of:
+        heapq.heappush(submitters, (lanes_of[0][0].turn, lanes_of))
 
 
 def _first(head: _Head, lane: Any) -> First:

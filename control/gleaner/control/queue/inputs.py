@@ -28,18 +28,16 @@ def use(db: Connection, group: str, contents: Sequence[str], *, now_s: float) ->
 
 
 def take_for_spec(
-    db: Connection, group: str, inputs: Sequence[InputSpec | UrlInputSpec], *, urls: Sequence[str], now_s: float
+    db: Connection, group: str, inputs: Sequence[InputSpec | UrlInputSpec], *, now_s: float
 ) -> list[dict[str, object]] | None:
-    """Return a new job's inputs in the form in which its spec stores them. `urls` are the URLs that the site allows.
+    """Return a new job's inputs in the form in which its spec stores them.
 
-    Raises `Conflict` if the group has not stored an input, or if its URL is not allowed.
+    Raises `Conflict` if the group has not stored an input.
     """
     stored = use(db, group, [one.content for one in inputs if isinstance(one, InputSpec)], now_s=now_s)
     found: list[dict[str, object]] = []
     for one in inputs:
         if isinstance(one, UrlInputSpec):
-            if reason := allowed_urls.refusal(one.url, urls):
-                raise Conflict(f"the input {one.name}: {reason}")
             found.append(one.model_dump())
         elif one.content not in stored:
             raise Conflict(f"group {group} has not stored the input {one.name}: submit with glean, which sends it")

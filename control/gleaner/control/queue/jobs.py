@@ -7,7 +7,7 @@ change names the person who made it, if the caller knows.
 
 import math
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,14 +15,14 @@ from sqlalchemy import Connection, Integer, and_, cast, func, insert, literal, n
 from sqlalchemy.sql import ColumnElement
 
 from gleaner.agent.common import allowed_urls, placeholders
-from gleaner.agent.job_spec import JobSpec, OutputSpec
+from gleaner.agent.job_spec import JobSpec, UrlInputSpec
 from gleaner.control.models.jobs import Ending, Submission, Submitted
 from gleaner.control.models.outputs import for_group
 from gleaner.control.policy.quotas import QuotaRules, Whose
 from gleaner.control.policy.resources import memory_step, time_step_s
 from gleaner.control.queue import attempts, campaign_rules, images, inputs, lanes
 from gleaner.control.queue.database import allow_whole_campaign
-from gleaner.control.queue.errors import Conflict
+from gleaner.control.queue.errors import Conflict, Invalid
 from gleaner.control.queue.quota_checks import check_submission
 from gleaner.control.queue.tables import CAMPAIGN, JOB, LANE, SPEC, LaneWish
 from gleaner.control.queue.transitions import lock, make_for_all, make_transition, put_on_hold, record, record_all
@@ -43,6 +43,8 @@ class SubmissionRules:
     longest_s: float = math.inf
     """The longest time that a job can have on one agent. A job's least time is never rounded up beyond it."""
     quotas: QuotaRules = NO_QUOTAS
+    mounts: Sequence[str] = ()
+    """The folders of the nodes that jobs can mount."""
     urls: Sequence[str] = ()
     """The URLs that inputs can have, in the form of `allowed_urls`."""
     targets: Sequence[str] = ()
@@ -51,12 +53,34 @@ class SubmissionRules:
     """A function that returns the stored bytes of each group and user. It is called only if a quota limits them."""
 
 
-def _check_target(outputs: OutputSpec | None, group: str, *, rules: SubmissionRules) -> None:
-    if outputs is None or outputs.to is None:
-        return
-    filled = "".join(text + ("1" if name else "") for text, name, _ in placeholders.parts(outputs.to))
-    if why := allowed_urls.refusal(filled, for_group(rules.targets, group), allowed_urls.DELIVER):
-        raise Conflict(f"outputs: {why}")
+def mounts_refused(wanted: Iterable[str], allowed: Sequence[str]) -> str:
+    """Return, for people, the folders that cannot be mounted here and those that can, or "" if all of them can.
+
+    >>> mounts_refused(["/data"], ["/cvmfs/a", "/cvmfs/b"])
+    '/data is not among the folders that jobs may mount here: /cvmfs/a, /cvmfs/b'
+    """
+    for folder in wanted:
+        if folder not in allowed:
+            if not allowed:
+                return f"jobs may mount no folder here, not {folder} either: an admin allows some in [inputs] mounts"
+            return f"{folder} is not among the folders that jobs may mount here: {', '.join(allowed)}"
+    return ""
+
+
+def check_places(spec: JobSpec, group: str, *, rules: SubmissionRules) -> None:
+    """Check the folders and URLs that a job reads, and its target.
+
+    Raises `Invalid` for a folder, and `Conflict` for a URL, that the site does not allow.
+    """
+    if why := mounts_refused(spec.mounts, rules.mounts):
+        raise Invalid(f"job.mounts: {why}")
+    for one in spec.inputs:
+        if isinstance(one, UrlInputSpec) and (why := allowed_urls.refusal(one.url, rules.urls)):
+            raise Conflict(f"the input {one.name}: {why}")
+    if spec.outputs is not None and spec.outputs.to is not None:
+        filled = "".join(text + ("1" if name else "") for text, name, _ in placeholders.parts(spec.outputs.to))
+        if why := allowed_urls.refusal(filled, for_group(rules.targets, group), allowed_urls.DELIVER):
+            raise Conflict(f"outputs: {why}")
 
 
 def submit(
@@ -73,10 +97,10 @@ def submit(
     A dry run ends after the checks. Raises `OverQuota`, and `Conflict` for an input that the group has not stored or
     whose URL is not allowed.
     """
-    spec, runs = accepted(submission.job, rules), list(submission.runs())
-    _check_target(spec.outputs, group, rules=rules)
-    check_quotas(db, rules, group, submitter, jobs=len(runs) or 1, size=(spec.cpus, spec.memory_mib))
-    taken = inputs.take_for_spec(db, group, spec.inputs, urls=rules.urls, now_s=now_s)
+    spec = accepted(submission.job, rules)
+    check_places(spec, group, rules=rules)
+    check_quotas(db, rules, group, submitter, jobs=submission.count, size=(spec.cpus, spec.memory_mib))
+    taken = inputs.take_for_spec(db, group, spec.inputs, now_s=now_s)
     if submission.dry_run:
         return Submitted(campaign=None, jobs=())
     campaign = None
@@ -95,7 +119,7 @@ def submit(
     )
     lane = lanes.ensure_for_new(db, wish, saves_itself=spec.saves_itself is not None)
     if campaign is not None:
-        lane = campaign_rules.add(db, campaign, submission, wish, jobs=len(runs)) or lane
+        lane = campaign_rules.add(db, campaign, submission, wish, jobs=submission.count) or lane
     common: dict[str, Any] = {
         "group": group,
         "campaign": campaign,
@@ -106,23 +130,16 @@ def submit(
         "hold_reason": HELD_AT_SUBMISSION if submission.hold else None,
         "priority": spec.priority,
         "retries": spec.retries,
-        "failures": 0,
-        "attempt": 0,
-        "lost": False,
-        "sound_attempt": 0,
         "submitted_s": now_s,
         "submitter": submitter,
     }
-    by = f"by {submitter}" if submitter else ""
     if campaign is None:
         jobs = [db.execute(insert(JOB).returning(JOB.c.id), common | {"index": None}).scalar_one()]
-        record(db, jobs[0], "submit", now_s=now_s, detail=by)
+        record(db, jobs[0], "submit", now_s=now_s, detail=_signed(submitter))
     else:
-        _add_runs(db, common, runs)
-        rows = db.execute(select(JOB.c.index.label("run"), JOB.c.id).where(JOB.c.campaign == campaign))
-        by_index = {row.run: row.id for row in rows}
-        jobs = [by_index[index] for index, _ in runs]
-        record_all(db, JOB.c.campaign == campaign, "submit", now_s=now_s, detail=by)
+        _add_runs(db, common, submission)
+        jobs = db.execute(select(JOB.c.id).where(JOB.c.campaign == campaign).order_by(JOB.c.id)).scalars().all()
+        record_all(db, JOB.c.campaign == campaign, "submit", now_s=now_s, detail=_signed(submitter))
         campaign_rules.open_jobs(db, campaign)
     return Submitted(campaign=campaign, jobs=tuple(jobs))
 
@@ -162,11 +179,14 @@ def add_spec(db: Connection, spec: JobSpec, taken: Sequence[Mapping[str, Any]] |
     return int(db.execute(stored.returning(SPEC.c.id)).scalar_one())
 
 
-def _add_runs(db: Connection, common: Mapping[str, Any], runs: Sequence[tuple[int, dict[str, str] | None]]) -> None:
-    """Add a job for each run in one statement with one text, since a hundred thousand values take seconds to send."""
-    run = func.json_each(literal(dict(runs), JOB.c.parameters.type)).table_valued("key", "value")
+def _add_runs(db: Connection, common: Mapping[str, Any], submission: Submission) -> None:
+    """Add a job for each run in one statement with one text, since a hundred thousand values take seconds to send.
+
+    Their ids ascend in the order of the runs.
+    """
+    run = func.json_each(literal(dict(submission.runs()), JOB.c.parameters.type)).table_valued("key", "value")
     same = [literal(value, JOB.c[name].type) for name, value in common.items()]
-    each = [cast(run.c.key, Integer), run.c.value if runs[0][1] else null()]
+    each = [cast(run.c.key, Integer), null() if submission.parameters is None else run.c.value]
     db.execute(insert(JOB).from_select([*common, "index", "parameters"], select(*same, *each)).inline())
 
 

@@ -48,6 +48,7 @@ from gleaner.control.states import Outcome, State, Transition
 
 FIRST_EVENTS, NEWEST_EVENTS = 50, 450
 """The number of a job's events that are shown and kept."""
+RESULTS_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,6 @@ class Kept:
 
 KEEP_S = bindparam("keep_s", None, type_=Float)
 """The time for which results are kept, or None if they stay."""
-IS_REMOVED = and_(JOB.c.state == State.COMPLETE, JOB.c.removed_attempt.is_not_distinct_from(JOB.c.attempt))
-"""The condition that somebody has removed the job. A rerun makes it a job like the others again."""
 JOB_ROWS = (  # the columns of a job in a list
     select(
         JOB.c.id,
@@ -247,7 +246,7 @@ def archives_to_keep(db: Connection, jobs: Collection[int]) -> dict[int, Kept]:
 
 
 def results(db: Connection, storage: Path, *, job: int = 0, campaign: int = 0, after: int = 0) -> tuple[ResultRow, ...]:
-    """Return the result of a job, or a page of those of a campaign, by ascending job."""
+    """Return the result of a job, or a page of those of a campaign, by ascending job. Only ended jobs have a digest."""
     which = JOB.c.id == job if job else JOB.c.campaign == campaign
     accepted = (JOB.c.sound_attempt.label("attempt"), JOB.c.output_digest.label("digest"))
     page = (
@@ -255,7 +254,7 @@ def results(db: Connection, storage: Path, *, job: int = 0, campaign: int = 0, a
         .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
         .where(which, JOB.c.id > after)
     )
-    rows = db.execute(page.order_by(JOB.c.id).limit(1000)).mappings()
+    rows = db.execute(page.order_by(JOB.c.id).limit(RESULTS_AT_ONCE)).mappings()
     return tuple(ResultRow(**row, storage=str(storage)) for row in rows)
 
 
@@ -264,13 +263,12 @@ def first_job(db: Connection, campaign: int) -> int:
     return int(db.execute(select(func.min(JOB.c.id)).where(JOB.c.campaign == campaign)).scalar_one())
 
 
-def campaign_owner(db: Connection, campaign: int) -> tuple[str, str]:
-    """Return the campaign's group and its submitter, which is "" if it is unknown. Raises `NotFound`."""
-    wanted = select(CAMPAIGN.c.group, CAMPAIGN.c.submitter).where(CAMPAIGN.c.id == campaign)
-    row = db.execute(wanted).one_or_none()
+def find_campaign(db: Connection, campaign: int) -> RowMapping:
+    """Return a campaign as it is stored. Raises `NotFound`."""
+    row = db.execute(select(CAMPAIGN).where(CAMPAIGN.c.id == campaign)).mappings().one_or_none()
     if row is None:
         raise NotFound(f"there is no campaign {campaign}")
-    return row.group, row.submitter
+    return row
 
 
 COUNTED: dict[str, ColumnElement[bool]] = {
@@ -287,7 +285,7 @@ COUNTED: dict[str, ColumnElement[bool]] = {
 def status(db: Connection, *, campaign: int | None = None, group: str | None = None) -> CampaignStatus:
     """Return how many jobs are in each state, of one campaign, of one group, or of all. Raises `NotFound`."""
     if campaign is not None:
-        campaign_owner(db, campaign)
+        find_campaign(db, campaign)
     counted = select(*sums_of(COUNTED))
     for column, only in ((JOB.c.campaign, campaign), (JOB.c.group, group)):
         counted = counted if only is None else counted.where(column == only)

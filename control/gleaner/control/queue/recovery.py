@@ -88,7 +88,7 @@ def recover(db: Connection, found: Iterable[Found], *, stored_jobs: Mapping[int,
             make_for_all(db, JOB.c.id == row.id, Transition.RERUN, now_s=now_s, detail=PUT_BACK)
             ended += _try_to_let_count(db, row.id, results, now_s=now_s)[0]
         elif latest > row.attempt:  # it was run again after the backup, and can be once more
-            db.execute(update(JOB).where(JOB.c.id == row.id).values(attempt=latest))
+            db.execute(update(JOB).where(JOB.c.id == row.id).values(attempt=latest, is_removed=False))
     _set_next_job(db, max((*known, *stored_jobs), default=0))
     # An agent gets no job before its next heartbeat, which tells it to drop its jobs. Otherwise it could get a job with
     # the same number as one that it still runs, which was submitted after the backup.

@@ -18,7 +18,6 @@ from gleaner.control.queue import attempts, campaign_rules, images, inputs, jobs
 from gleaner.control.queue.database import allow_whole_campaign
 from gleaner.control.queue.errors import Conflict, NotFound
 from gleaner.control.queue.jobs import SubmissionRules, accepted, add_spec
-from gleaner.control.queue.queries import IS_REMOVED
 from gleaner.control.queue.tables import CAMPAIGN, JOB, LANE, SPEC, LaneWish
 from gleaner.control.queue.transitions import lock, make_for_all
 from gleaner.control.states import Outcome, Transition
@@ -49,7 +48,7 @@ def rerun_campaign(
     campaign_rules.lock(db, campaign)
     allow_whole_campaign(db)
     mine = _JOBS.where(JOB.c.campaign == campaign)
-    which = and_(JOB.c.outcome == Outcome.FAILED, ~IS_REMOVED) if change.only is None else _ENDED_BADLY
+    which = and_(JOB.c.outcome == Outcome.FAILED, ~JOB.c.is_removed) if change.only is None else _ENDED_BADLY
     rows = db.execute(mine.where(which).with_for_update()).all()
     if change.only is None and not rows:
         raise Conflict(f"campaign {campaign} has no failed job, so nothing runs again")
@@ -106,6 +105,7 @@ def _spec(
     """Return the spec for the new run with its number. It is the same one if it needs no change."""
     row = db.execute(select(SPEC).where(SPEC.c.id == spec)).one()
     document: JobSpec = row.document
+    jobs.check_places(document, group, rules=rules)
     taken = inputs.take_again(db, group, row.inputs, now_s=now_s)
     if change.image is None and row.image_id is not None and not images.is_stored(db, row.image_id):
         raise Conflict(f"the image {document.image} of the first run was removed: name one with --image")

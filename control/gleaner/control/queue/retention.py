@@ -35,7 +35,7 @@ from gleaner.control.queue import (
 )
 from gleaner.control.queue.database import allow_whole_campaign, snapshot
 from gleaner.control.queue.errors import Conflict
-from gleaner.control.queue.queries import IS_REMOVED
+from gleaner.control.queue.queries import FIRST_EVENTS, NEWEST_EVENTS
 from gleaner.control.queue.submission_keys import remove_old as remove_old_keys
 from gleaner.control.queue.tables import AGENT, ATTEMPT, DELIVERY, EVENT, JOB, LOG, TOKEN, Phase
 from gleaner.control.queue.transitions import lock
@@ -61,6 +61,8 @@ _log = structlog.get_logger(__name__)
 _HAS_HISTORY = or_(
     exists().where(EVENT.c.job == JOB.c.id).correlate(JOB), exists().where(LOG.c.job == JOB.c.id).correlate(JOB)
 )
+_EVENTS = select(EVENT.c.id).where(EVENT.c.job == JOB.c.id).correlate(JOB)
+_HAS_SURPLUS = _EVENTS.offset(FIRST_EVENTS + NEWEST_EVENTS).limit(1).exists()
 _IS_DELIVERED = exists().where(DELIVERY.c.job == JOB.c.id, DELIVERY.c.phase == DeliveryPhase.WAITING).correlate(JOB)
 """The condition that the delivery of the result has not ended."""
 
@@ -72,6 +74,8 @@ class SeenJobs:
     last: int | None
     old: tuple[int, ...]
     """The jobs that ended before the given time, or are removed, and still have events or log lines."""
+    crowded: tuple[int, ...] = ()
+    """The jobs that have more events than are kept."""
     spent: tuple[int, ...] = ()
     """The jobs whose results are older than the given time."""
 
@@ -124,6 +128,8 @@ def _removals(engine: Engine, writing: Writing, settings: Settings, now_s: float
             with writing() as db:
                 freed_bytes = remove_lines(db, full, before_s=before_s)
             yield "log bytes", freed_bytes
+        for one in jobs.crowded:
+            yield from _in_batches(writing, "events", partial(remove_surplus_events, job=one, at_most=REMOVED))
         if jobs.old:
             old = partial(remove_events, jobs=jobs.old, before_s=before_s, at_most=REMOVED)
             yield from _in_batches(writing, "events", old)
@@ -142,21 +148,20 @@ def look_at_jobs(db: Connection, *, after: int, before_s: float, spent_s: float,
     """Return the next jobs after that id."""
     old = and_(_is_old(before_s), _HAS_HISTORY).label("old")
     spent = and_(JOB.c.output_bytes.is_not(None), JOB.c.ended_s < spent_s).label("spent")
-    some = select(JOB.c.id, old, spent).where(JOB.c.id > after)
+    some = select(JOB.c.id, old, _HAS_SURPLUS.label("crowded"), spent).where(JOB.c.id > after)
     rows = db.execute(some.order_by(JOB.c.id).limit(limit)).all()
     return SeenJobs(
         last=rows[-1].id if rows else None,
         old=tuple(row.id for row in rows if row.old),
+        crowded=tuple(row.id for row in rows if row.crowded),
         spent=tuple(row.id for row in rows if row.spent),
     )
 
 
-def remove_results(
-    db: Connection, which: ColumnElement[bool], removed_attempt: ColumnElement[Any] = JOB.c.removed_attempt
-) -> int:
+def remove_results(db: Connection, which: ColumnElement[bool], **more: Any) -> int:
     """Give up the results of these jobs that have ended. Return how many jobs these are."""
     ended = update(JOB).where(which, JOB.c.state == State.COMPLETE, ~_IS_DELIVERED)
-    return db.execute(ended.values(output_digest=None, output_bytes=None, removed_attempt=removed_attempt)).rowcount
+    return db.execute(ended.values(output_digest=None, output_bytes=None, **more)).rowcount
 
 
 def remove_job(db: Connection, job: int) -> None:
@@ -183,7 +188,7 @@ def _remove_jobs(db: Connection, which: ColumnElement[bool]) -> None:
         if row.state is State.COMPLETE:
             why = "its result is being delivered; wait, or see `glean show`"
         raise Conflict(f"job {row.id} cannot be removed: {why}")
-    remove_results(db, which, JOB.c.attempt)
+    remove_results(db, which, is_removed=True)
 
 
 def remove_agents(db: Connection, *, before_s: float, at_most: int) -> int:
@@ -220,4 +225,13 @@ def remove_events(db: Connection, jobs: Sequence[int], *, before_s: float, at_mo
 
 def _is_old(before_s: float) -> ColumnElement[bool]:
     """Return the condition that a job ended before that time and was not run again, or that it was removed."""
-    return and_(JOB.c.state == State.COMPLETE, JOB.c.ended_s < before_s) | IS_REMOVED
+    return and_(JOB.c.state == State.COMPLETE, JOB.c.ended_s < before_s) | JOB.c.is_removed
+
+
+def remove_surplus_events(db: Connection, job: int, *, at_most: int) -> int:
+    """Remove events that are neither among the job's first ones nor among its newest ones. Return how many."""
+    mine = select(EVENT.c.id).where(EVENT.c.job == job)
+    last_first = mine.order_by(EVENT.c.id).offset(FIRST_EVENTS - 1).limit(1).correlate(None).scalar_subquery()
+    newest = mine.order_by(EVENT.c.id.desc()).offset(NEWEST_EVENTS - 1).limit(1).correlate(None).scalar_subquery()
+    some = mine.where(EVENT.c.id > last_first, EVENT.c.id < newest).limit(at_most)
+    return db.execute(delete(EVENT).where(EVENT.c.id.in_(some))).rowcount

@@ -11,7 +11,7 @@ from gleaner.control.models.campaigns import CampaignList
 from gleaner.control.models.jobs import JobList, JobRow
 from gleaner.control.models.searches import CampaignFilter, JobFilter
 from gleaner.control.queue.campaign_figures import campaign_rows
-from gleaner.control.queue.queries import IS_REMOVED, JOB_ROWS
+from gleaner.control.queue.queries import JOB_ROWS
 from gleaner.control.queue.tables import CAMPAIGN, JOB, SPEC
 
 _JOB_COLUMNS = {
@@ -30,7 +30,7 @@ def job_page(db: Connection, wanted: JobFilter, *, mine: str = "", keep_s: float
 
     `mine` is the name of the caller, and `keep_s` is that of `queries.KEEP_S`.
     """
-    conditions: list[ColumnElement[bool]] = [~IS_REMOVED]
+    conditions: list[ColumnElement[bool]] = [~JOB.c.is_removed]
     for column in (JOB.c.state, JOB.c.outcome, JOB.c.group, JOB.c.campaign):
         value = getattr(wanted, column.name)
         if value is not None:
@@ -57,7 +57,7 @@ def campaign_page(
 
     Campaigns of which all jobs are removed are left out.
     """
-    conditions: list[ColumnElement[bool]] = [exists().where(JOB.c.campaign == CAMPAIGN.c.id, ~IS_REMOVED)]
+    conditions: list[ColumnElement[bool]] = [exists().where(JOB.c.campaign == CAMPAIGN.c.id, ~JOB.c.is_removed)]
     if wanted.group is not None:
         conditions.append(CAMPAIGN.c.group == wanted.group)
     if wanted.mine:
@@ -69,11 +69,6 @@ def campaign_page(
     rows = db.execute(page.limit(wanted.limit).offset(wanted.skipped)).mappings().all()
     total = db.execute(select(func.count()).select_from(CAMPAIGN).where(*conditions)).scalar_one()
     return CampaignList(campaigns=campaign_rows(db, rows, now_s=now_s, keep_s=keep_s), total=total)
-
-
-def campaign_name(db: Connection, campaign: int) -> str:
-    """Return the name of a campaign, or "" if it does not exist."""
-    return db.execute(select(CAMPAIGN.c.name).where(CAMPAIGN.c.id == campaign)).scalar_one_or_none() or ""
 
 
 def _with_text(text: str, *, number: ColumnElement[int], words: Iterable[ColumnElement[str]]) -> ColumnElement[bool]:

@@ -227,9 +227,9 @@ def _facts(transition: Transition, facts: tuple[str, ...]) -> dict[str, Any]:
         values |= {"from_attempt": null(), "from_number": null()}
         values.setdefault("lane", LANE_OF_NEW)
     if transition is Transition.RERUN:
-        ended = ("outcome", "exit_code", "ended_s", "output_digest", "output_bytes", "removed_attempt")
-        values |= dict.fromkeys(ended, null())
-        values |= {"failures": 0, "sound_attempt": JOB.c.attempt, "earlier_attempts": JOB.c.attempt}
+        values |= dict.fromkeys(("outcome", "exit_code", "ended_s", "output_digest", "output_bytes"), null())
+        values |= dict.fromkeys(("sound_attempt", "earlier_attempts"), JOB.c.attempt)
+        values |= {"failures": 0, "is_removed": false()}
     if transition.target is State.COMPLETE:
         values |= {"ended_s": bindparam("now_"), "held": false(), "hold_reason": null()}
     return values

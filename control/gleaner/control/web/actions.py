@@ -23,7 +23,7 @@ from gleaner.control.campaigns.parameter_files import read_rows
 from gleaner.control.input_errors import InputError
 from gleaner.control.models.drains import DrainRequest, ResumeRequest
 from gleaner.control.models.jobs import MigrateRequest, Priority
-from gleaner.control.queue import searches
+from gleaner.control.queue import queries
 from gleaner.control.queue.errors import QueueError
 from gleaner.control.web.gate import ROOT, Fields
 from gleaner.control.web.rendering import link, page, problem_page
@@ -41,18 +41,13 @@ memory_mib: 512
 indices: 1-12
 """
 Model = TypeVar("Model", bound=BaseModel)
-JOB_VERBS: Mapping[str, Callable[..., object]] = {
-    "hold": jobs.hold,
-    "release": jobs.release,
-    "cancel": jobs.cancel,
-    "rerun": jobs.rerun,
+VERBS: Mapping[str, tuple[Callable[..., object], Callable[..., object]]] = {
+    "hold": (jobs.hold, campaigns.hold_campaign),
+    "release": (jobs.release, campaigns.release_campaign),
+    "cancel": (jobs.cancel, campaigns.cancel_campaign),
+    "rerun": (jobs.rerun, campaigns.rerun_campaign),
 }
-CAMPAIGN_VERBS: Mapping[str, Callable[..., object]] = {
-    "hold": campaigns.hold_campaign,
-    "release": campaigns.release_campaign,
-    "cancel": campaigns.cancel_campaign,
-    "rerun": campaigns.rerun_campaign,
-}
+"""What each verb does to a job, and to a campaign."""
 Verb = Annotated[str, Path(pattern="^(hold|release|cancel|rerun)$")]
 
 
@@ -76,7 +71,7 @@ def act_on_job(request: Request, caller: User, job: JobPath, verb: Verb, fields:
     if verb == "cancel" and not _is_confirmed(fields):
         row = jobs.show(caller, job).job
         return _question(request, fields, f"Cancel job {job}, {row.name}? It ends for good.", f"{ROOT}/jobs/{job}")
-    JOB_VERBS[verb](caller, job)
+    VERBS[verb][0](caller, job)
     return _to(f"{ROOT}/jobs/{job}", verb)
 
 
@@ -84,13 +79,12 @@ def act_on_job(request: Request, caller: User, job: JobPath, verb: Verb, fields:
 def act_on_campaign(request: Request, caller: User, campaign: CampaignPath, verb: Verb, fields: Fields) -> Response:
     """Hold, release or cancel all jobs of a campaign, or run the failed ones again."""
     if verb == "cancel" and not _is_confirmed(fields):
-        now = campaigns.show(caller, campaign)
-        left = now.unfinished
+        left = campaigns.show(caller, campaign).unfinished
         with caller.reading() as db:
-            name = searches.campaign_name(db, campaign)
+            name = queries.find_campaign(db, campaign)["name"]
         ask = f"Cancel campaign {campaign}, {name}? Its {left:,} jobs that have not ended end for good."
         return _question(request, fields, ask, f"{ROOT}/campaigns/{campaign}")
-    CAMPAIGN_VERBS[verb](caller, campaign)
+    VERBS[verb][1](caller, campaign)
     return _to(f"{ROOT}/campaigns/{campaign}", verb)
 
 
@@ -121,8 +115,8 @@ def submit_campaign(request: Request, caller: User, fields: Fields) -> Response:
     except (InputError, QueueError, HTTPException) as error:
         return _form(request, caller, fields, error)
     if is_dry_run:
-        first, number = [*wanted.first_jobs(FIRST_JOBS)], sum(1 for _ in wanted.runs()) or 1
-        return _form(request, caller, fields, first_jobs=first, number=number, warning=made.warning)
+        first = [*wanted.first_jobs(FIRST_JOBS)]
+        return _form(request, caller, fields, first_jobs=first, number=wanted.count, warning=made.warning)
     where = f"jobs/{made.jobs[0]}" if made.campaign is None else f"campaigns/{made.campaign}"
     return _to(f"{ROOT}/{where}", "submit")
 

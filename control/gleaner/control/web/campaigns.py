@@ -4,7 +4,7 @@ import tarfile
 from collections.abc import AsyncGenerator
 from typing import Annotated, cast
 
-from fastapi import APIRouter, HTTPException, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
@@ -13,14 +13,11 @@ from gleaner.control.api import campaigns, jobs
 from gleaner.control.api.access import Caller, User
 from gleaner.control.api.campaigns import CampaignPath
 from gleaner.control.campaigns.campaign_file import as_submitted
-from gleaner.control.models.searches import CampaignSearch, JobFilter, JobSearch
-from gleaner.control.states import State
+from gleaner.control.models.searches import CampaignSearch, JobSearch
 from gleaner.control.web.gate import ROOT
 from gleaner.control.web.rendering import page
 
 router = APIRouter(prefix=f"{ROOT}/campaigns")
-
-JOBS_AT_ONCE = 100
 
 
 @router.get("")
@@ -54,20 +51,17 @@ def results(caller: User, campaign: CampaignPath) -> StreamingResponse:
 
 
 async def _packed(caller: Caller, campaign: int) -> AsyncGenerator[bytes]:
-    ended = JobFilter(campaign=campaign, state=State.COMPLETE, limit=JOBS_AT_ONCE)
-    while rows := (await run_in_threadpool(jobs.list_jobs, caller, ended)).jobs:
+    after = 0
+    while rows := await run_in_threadpool(campaigns.results, caller, campaign, after):
         for row in rows:
-            try:
-                result = await jobs.output(caller=caller, job=row.id)
-            except HTTPException as error:
-                if error.status_code != 404:  # the job has left a result
-                    raise
+            if row.digest is None:
                 continue
+            result = await jobs.output(caller=caller, job=row.job)
             member = tarfile.TarInfo(f"{row.name}-{row.index}.tar")
             member.size = int(result.headers["Content-Length"])
             yield member.tobuf(tarfile.GNU_FORMAT)
             async for chunk in result.body_iterator:
                 yield cast("bytes", chunk)
             yield bytes(-member.size % tarfile.BLOCKSIZE)
-        ended = ended.model_copy(update={"after": rows[-1].id})
+        after = rows[-1].job
     yield END

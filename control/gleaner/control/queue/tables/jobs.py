@@ -162,6 +162,7 @@ class JobRecord(QueueRecord, table=True):
         CheckConstraint("state NOT IN ('Running', 'Saved') OR attempt >= 1", "running_was_claimed"),
         CheckConstraint("(hold_reason IS NOT NULL) = held", "reason_iff_held"),
         CheckConstraint("state <> 'Complete' OR NOT held", "complete_not_held"),
+        CheckConstraint("state = 'Complete' OR NOT is_removed", "removed_is_complete"),
         CheckConstraint('(campaign IS NULL) = ("index" IS NULL)', "index_iff_campaign"),
         CheckConstraint("attempt >= 0", "attempt_counts"),
         CheckConstraint("sound_attempt BETWEEN earlier_attempts AND attempt", "sound_was_made"),
@@ -170,7 +171,7 @@ class JobRecord(QueueRecord, table=True):
         partial_index("job_waiting", "lane", text("state DESC"), text("priority DESC"), "id", where=WAITS),
         partial_index("job_on_agent", "agent", where="agent IS NOT NULL"),
         partial_index("job_in_campaign", "campaign", "index", unique=True, where="campaign IS NOT NULL"),
-        Index("job_in_group", "group", "id"),
+        Index("job_in_group", "group", "id", "is_removed"),  # so that a list counts its jobs by the index alone
         partial_index("job_unended", "group", "lane", "submitter", where="state <> 'Complete'"),
         partial_index("job_running", "group", "submitter", where="agent IS NOT NULL"),
         partial_index("job_output", "group", "submitter", "output_bytes", where="output_bytes IS NOT NULL"),
@@ -178,11 +179,12 @@ class JobRecord(QueueRecord, table=True):
     )
     id: int = Field(default=None, primary_key=True, sa_type=BIG_ID)
     group: str
-    campaign: int | None = Field(default=None, sa_type=BigInteger, foreign_key="campaign.id")
+    # Campaign and spec have no foreign keys, for the reason of `EventRecord.job`.
+    campaign: int | None = Field(default=None, sa_type=BigInteger)
+    spec: int = Field(sa_type=BigInteger)
     index: int | None = None
     # The job's value of each parameter of its campaign. None: there are no parameters.
     parameters: Any = Field(default=None, sa_type=JSON_OR_NULL, nullable=True)
-    spec: int = Field(sa_type=BigInteger, foreign_key="spec.id")
     lane: int = Field(foreign_key="lane.id")
     state: State = Field(sa_type=Enum(State, name="state", **BY_VALUE))
     outcome: Outcome | None = Field(default=None, sa_type=Enum(Outcome, name="outcome", **BY_VALUE))
@@ -191,13 +193,13 @@ class JobRecord(QueueRecord, table=True):
     hold_reason: str | None = Field(default=None, sa_type=StorableText)
     priority: int
     retries: int
-    failures: int  # The number of failures of the workload itself that cost a retry.
+    failures: int = 0  # The number of failures of the workload itself that cost a retry.
     # The number of the latest attempt, 0 before the first. It only increases, so no number is used twice.
-    attempt: int
+    attempt: int = 0
     agent: str | None = Field(default=None, foreign_key="agent.name")
-    lost: bool  # True if the latest attempt was given up, so that its own report still counts.
+    lost: bool = False  # True if the latest attempt was given up, so that its own report still counts.
     # The latest attempt that shows that the job does not kill its agents. Losses are counted after it.
-    sound_attempt: int
+    sound_attempt: int = 0
     # The attempts before the latest rerun. Their failures and their computing time do not count against limits.
     earlier_attempts: int = 0
     from_attempt: int | None = None
@@ -205,8 +207,7 @@ class JobRecord(QueueRecord, table=True):
     from_number: int | None = None
     output_digest: str | None = None
     output_bytes: int | None = Field(default=None, sa_type=BigInteger)
-    # The latest attempt when somebody removed the ended job. As soon as there is a later one, it means nothing.
-    removed_attempt: int | None = None
+    is_removed: bool = False  # Somebody has removed the ended job from all lists.
     submitted_s: float
     ended_s: float | None = None
     # The name of the token that submitted it. It is empty in jobs that are older than this column.
