@@ -152,12 +152,16 @@ def test_the_pictures_are_those_that_the_program_draws() -> None:
         assert (ROOT / "docs" / name).read_text() == draw(), f"docs/{name} is old: run `make diagrams`"
 
 
-def test_the_marked_save_is_the_one_from_which_the_job_goes_on() -> None:
+def test_the_four_events_of_the_picture_are_those_of_the_job_that_it_follows() -> None:
+    """It computes; it is saved within a round; a regular job gets its node after the round; it continues elsewhere."""
     drawn = runpy.run_path(str(ROOT / "docs" / "figures.py"))
-    (saved_s, *_), *later = drawn["NOTES"]
-    slices = {begin_s: end_s for (_, _, end_s), (_, begin_s, _) in itertools.pairwise(drawn["FOLLOWED"])}
-    assert slices[later[0][0]] == saved_s
-    assert later[1][0] in slices
+    (computes_s, node, _), saved, regular, again = drawn["EVENTS"]
+    *_, (last, begin_s, end_s), (other, continues_s, _) = drawn["FOLLOWED"]
+    assert begin_s < computes_s < end_s
+    assert (saved[:2], again[:2]) == ((end_s, last), (continues_s, other))
+    assert node == last == regular[1] != other
+    assert regular[:2] in {(begin_s, node) for node, begin_s, _ in drawn["REGULAR"]}
+    assert any(end_s < round_end_s < regular[0] for round_end_s in drawn["ROUND_ENDS_S"])
 
 
 def test_what_criu_cannot_save_is_what_the_agents_say() -> None:
