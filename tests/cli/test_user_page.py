@@ -67,6 +67,18 @@ def test_the_grid_of_the_page_of_parameters_is_submitted_as_it_says(harness: Cli
     assert [line.split() for line in out.splitlines()] == [line.split() for line in printed.splitlines()]
 
 
+def test_a_dry_run_takes_each_campaign_of_the_gallery(harness: CliHarness) -> None:
+    page = "docs/user/gallery.md"
+    (harness.folder / "table-v3").write_bytes(bytes(8))
+    for name in ("steering.txt", "fit.py", "chain.py"):
+        (harness.folder / name).write_text(doc_pages.shown_file(page, name) or "")
+    campaigns = doc_pages.blocks((doc_pages.ROOT / page).read_text(), "yaml")
+    assert len(campaigns) == 5
+    for number, campaign in enumerate(campaigns):
+        (harness.folder / f"{number}.yaml").write_text(campaign)
+        assert "nothing was submitted" in harness.good("submit", f"{number}.yaml", "--dry-run")
+
+
 def type_all(harness: CliHarness, *pages: str) -> int:
     """Type every command of the pages, with the first page's campaign file. Return the number of commands."""
     (harness.folder / "zmumu.yaml").write_text(doc_pages.blocks(pages[0], "yaml")[0])
@@ -98,7 +110,7 @@ def test_the_failed_jobs_run_again_as_the_page_says(harness: CliHarness) -> None
     harness.good("submit", "zmumu.yaml", "--retries", "0")
     for claimed in harness.node.claim():
         harness.node.complete(claimed, exit_code=1 if claimed.job in {3, 7, 9} else 0)
-    ((command, printed),) = typed((DOCS / "user" / "failures.md").read_text())
+    ((command, printed),) = typed((DOCS / "user" / "troubleshooting.md").read_text())
     _, out, told = harness.run(*shlex.split(command)[1:])
     assert (out + told).split() == printed.split()
     again = json.loads(harness.good("list", "--campaign", "1", "--state", "new", "--json"))["jobs"]
