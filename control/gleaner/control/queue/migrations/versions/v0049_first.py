@@ -1,12 +1,13 @@
-"""All tables, as the code declares them.
+"""All tables of release 0.2.0, as SQL that does not follow the code.
 
-Until the first release, tables are not migrated between versions. A change of a table raises the number here, and a
-database with another number is refused. After the first release, each change becomes a further revision.
+After the release each change of a table is a further revision. Before it, a change of a table raises the number here,
+`GLEANER_TESTS=golden` with `tests/queue/test_schema.py` writes the SQL again, and a database with another number is
+refused.
 """
 
-from alembic import op
+from pathlib import Path
 
-from gleaner.control.queue.tables import METADATA
+from alembic import op
 
 revision = "0049"
 down_revision = None
@@ -16,4 +17,7 @@ depends_on = None
 
 def upgrade() -> None:
     """Create all tables."""
-    METADATA.create_all(op.get_bind())
+    database = op.get_bind()
+    for statement in Path(__file__).with_name(f"first_{database.dialect.name}.sql").read_text().split(";\n"):
+        if statement.strip():
+            database.exec_driver_sql(statement)
