@@ -1,7 +1,8 @@
-"""Draw the pictures of the pages from data: `make diagrams`. `tests/test_docs.py` compares them.
+"""Draw the pictures of the pages from `figures.json`: `make diagrams`. `tests/test_docs.py` compares them.
 
-`one-run.svg` follows one job through the demo; its times are those of `timeline.png`. `architecture.svg` shows the
-parts and who calls whom. `wait.svg` shows how long regular jobs wait with agents. Its figures are the answers of
+`timeline.svg` and `entitlements.svg` show one run of `make demo` and of `make demo-entitlements`, read from the picture
+that the demo has drawn, to a fifth of a second. `one-run.svg` follows one job of the first run. `architecture.svg`
+shows the parts and who calls whom. `wait.svg` shows how long regular jobs wait with agents, by the answers of
 
     glean simulate tune LOG --lengths 20m,30m,1h,2h,4h --save 60 --restore 30 --seeds 40
 
@@ -13,42 +14,88 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 FOLDER = Path(__file__).parent
 NODES = ("node1", "node2", "node3")
-REGULAR = (("node1", 88, 166), ("node2", 179, 212), ("node3", 0, 73))
-"""Seconds since the campaign was submitted, from timeline.png."""
-OTHERS = (
-    ("node1", 2, 77),
-    ("node1", 182, 210),
-    ("node2", 3, 76),
-    ("node2", 91, 166),
-    ("node3", 91, 167),
-    ("node3", 182, 207),
-)
-"""Times in which other jobs of the campaign compute."""
-FOLLOWED = (("node2", 3, 50), ("node2", 54, 76), ("node2", 91, 164), ("node1", 182, 210))
+LANES = 6
+"""The jobs that a node of the demo runs at once."""
+
+
+class Slice(NamedTuple):
+    """A slice of one job, in seconds since the campaign was submitted."""
+
+    node: str
+    lane: int
+    job: int
+    begin_s: float
+    restored_s: float
+    saves_s: float
+    """The begin of its save, or its end if the job has ended without one."""
+    end_s: float
+
+
+class Regular(NamedTuple):
+    """A regular job, or an owner's."""
+
+    node: str
+    lane: int
+    lanes: int
+    begin_s: float
+    end_s: float
+    name: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of a demo."""
+
+    end_s: int
+    round_ends_s: tuple[float, ...]
+    regular: tuple[Regular, ...]
+    slices: tuple[Slice, ...]
+
+
+_DATA = json.loads((FOLDER / "figures.json").read_text())
+
+
+def _run(name: str) -> Run:
+    data = _DATA[name]
+    regular, slices = (Regular(*row) for row in data["regular"]), (Slice(*row) for row in data["slices"])
+    return Run(data["end_s"], tuple(data["round_ends_s"]), tuple(regular), tuple(slices))
+
+
+RUNS = {name: _run(name) for name in ("timeline", "entitlements")}
+FOLLOWED = tuple(slice_ for slice_ in sorted(RUNS["timeline"].slices, key=lambda one: one.begin_s) if slice_.job == 7)
 EVENTS = (
-    (128, "node2", "the job computes in a gap"),
-    (164, "node2", "it is saved, because the round ends"),
-    (179, "node2", "a regular job gets the node"),
-    (182, "node1", "the job continues on another node"),
+    (128.0, FOLLOWED[-2].node, "the job computes in a gap"),
+    (FOLLOWED[-2].end_s, FOLLOWED[-2].node, "it is saved, because the round ends"),
+    (RUNS["timeline"].regular[1].begin_s, RUNS["timeline"].regular[1].node, "a regular job gets the node"),
+    (FOLLOWED[-1].begin_s, FOLLOWED[-1].node, "the job continues on another node"),
 )
-ROUND_ENDS_S, END_S = (88, 178), 212
 KINDS = {
     "followed": "the job that is followed",
     "other": "other jobs of the campaign",
     "regular": "regular job",
     "idle": "idle",
 }
+PHASES = {
+    "regular": "regular job",
+    "followed": "computing",
+    "restoring": "starting, restoring",
+    "saving": "saving",
+    "idle": "idle",
+}
 STYLE = """
 .ground{fill:#ffffff} .ink{fill:#24292f} .soft{fill:#57606a} .line{stroke:#24292f} .grid{stroke:#d8dee4}
 .regular{fill:#4c6a92} .other{fill:#bfe3cd} .followed{fill:#1f8a50} .idle{fill:#ebedf0} .bright{fill:#ffffff}
 .vacated{fill:#1f8a50;stroke:#1f8a50} .kept{fill:#c8553d;stroke:#c8553d} .way{stroke:#1f8a50} .box{fill:#f6f8fa}
+.restoring{fill:#e0a030} .saving{fill:#c8553d} .on{fill:#ffffff}
 @media (prefers-color-scheme: dark) {
 .ground{fill:#0d1117} .ink{fill:#e6edf3} .soft{fill:#9198a1} .line{stroke:#e6edf3} .grid{stroke:#30363d}
 .regular{fill:#5b7fb0} .other{fill:#1d4a32} .followed{fill:#3fb975} .idle{fill:#21262d} .bright{fill:#ffffff}
 .vacated{fill:#3fb975;stroke:#3fb975} .kept{fill:#f08a72;stroke:#f08a72} .way{stroke:#3fb975} .box{fill:#161b22}
+.restoring{fill:#e9b44c} .saving{fill:#f08a72} .on{fill:#0d1117}
 }
 """
 
@@ -82,7 +129,7 @@ ARROWS = (
     (340, 312, 210, 312, "checkpoints", "both"),
     (540, 312, 620, 312, "CRIU", "both"),
 )
-WAITS: dict[str, dict[str, list[list[float]]]] = json.loads((FOLDER / "wait.json").read_text())
+WAITS: dict[str, dict[str, list[list[float]]]] = _DATA["wait"]
 """For each log and way: change of the mean wait in per cent, and the ends of its 95 % interval, of each length."""
 LENGTHS = ("20 min", "30 min", "1 h", "2 h", "4 h")
 AS_SHIPPED = ("vacated", "1 h")
@@ -123,9 +170,16 @@ def _legend(x: float, y: float, kinds: dict[str, str], step: float) -> Iterator[
         yield _text(x + place * step + 20, y + 11, words, anchor="start")
 
 
+def _axis(left: float, y: float, scale: float, end_s: int) -> Iterator[str]:
+    for second in range(0, end_s, 50):
+        yield _line(left + second * scale, y, left + second * scale, y + 6)
+        yield _text(left + second * scale, y + 22, str(second), kind="soft")
+    yield _text(left + end_s * scale / 2, y + 40, "seconds since the campaign was submitted", kind="soft")
+
+
 def one_run() -> str:
     """Return the picture of one job that moves from node to node."""
-    left, scale, top, row, height = 70.0, 3.6, 62.0, 64.0, 46.0
+    run, left, scale, top, row, height = RUNS["timeline"], 70.0, 3.6, 62.0, 64.0, 46.0
     bottom = top + 3 * row
 
     def x(at_s: float) -> float:
@@ -138,21 +192,20 @@ def one_run() -> str:
         yield from _legend(left, 14, KINDS, 222)
         for node in NODES:
             yield _text(left - 10, y(node) + 28, node, anchor="end")
-            yield _box(x(0), y(node), END_S * scale, height, "idle")
-        for kind, rows in (("other", OTHERS), ("regular", REGULAR)):
-            for node, begin_s, end_s in rows:
-                yield _box(x(begin_s), y(node), (end_s - begin_s) * scale, height, kind)
-        for end_s in ROUND_ENDS_S:
+            yield _box(x(0), y(node), run.end_s * scale, height, "idle")
+        for other in run.slices:
+            yield _box(x(other.begin_s), y(other.node), (other.end_s - other.begin_s) * scale, height, "other")
+        for job in run.regular:
+            yield _box(x(job.begin_s), y(job.node), (job.end_s - job.begin_s) * scale, height, "regular")
+        for end_s in run.round_ends_s:
             yield _line(x(end_s), top - 6, x(end_s), bottom - 8, more=' stroke-dasharray="3 3"')
             yield _text(x(end_s), top - 10, "end of a round", kind="soft")
-        for node, begin_s, end_s in FOLLOWED:
-            yield _box(x(begin_s), y(node) + 15, (end_s - begin_s) * scale, 16, "followed")
-        for (node, _begin_s, end_s), (after, begin_s, _end_s) in itertools.pairwise(FOLLOWED):
-            yield _line(x(end_s), y(node) + 23, x(begin_s), y(after) + 23, "way", more=' stroke-width="2"')
-        for second in range(0, END_S, 50):
-            yield _line(x(second), bottom - 12, x(second), bottom - 6)
-            yield _text(x(second), bottom + 10, str(second), kind="soft")
-        yield _text(x(END_S / 2), bottom + 28, "seconds since the campaign was submitted", kind="soft")
+        for each in FOLLOWED:
+            yield _box(x(each.begin_s), y(each.node) + 15, (each.end_s - each.begin_s) * scale, 16, "followed")
+        for one, after in itertools.pairwise(FOLLOWED):
+            more = ' stroke-width="2"'
+            yield _line(x(one.end_s), y(one.node) + 23, x(after.begin_s), y(after.node) + 23, "way", more=more)
+        yield from _axis(left, bottom - 12, scale, run.end_s)
         for number, (at_s, node, words) in enumerate(EVENTS, start=1):
             inside = 12 if number == 3 else 0
             yield from _number(x(at_s) + inside, y(node) + 23, number)
@@ -161,6 +214,46 @@ def one_run() -> str:
             yield _text(left + 28 + 380 * column, bottom + 59 + 26 * line, words, anchor="start")
 
     return _svg(860, 355, parts())
+
+
+def whole_run(name: str) -> str:
+    """Return the picture of all jobs of a run."""
+    run, left, top, lane, row = RUNS[name], 70.0, 62.0, 16.0, 112.0
+    scale = 763.2 / run.end_s
+
+    def x(at_s: float) -> float:
+        return left + at_s * scale
+
+    def y(node: str, number: float = 0) -> float:
+        return top + NODES.index(node) * row + number * lane
+
+    def span(one: Slice, begin_s: float, end_s: float, kind: str) -> str:
+        return _box(x(begin_s), y(one.node, one.lane) + 1, (end_s - begin_s) * scale, lane - 2, kind)
+
+    def parts() -> Iterator[str]:
+        owners = {"regular": "an owner's job"} if name == "entitlements" else {}
+        yield from _legend(left, 14, PHASES | owners, 160)
+        for node in NODES:
+            yield _text(left - 10, y(node, LANES / 2) + 4, node, anchor="end")
+            yield _box(x(0), y(node), run.end_s * scale, LANES * lane, "idle")
+        for job in run.regular:
+            width = (job.end_s - job.begin_s) * scale
+            yield _box(x(job.begin_s), y(job.node, job.lane) + 1, width, job.lanes * lane - 2, "regular")
+            words = job.name if width > 7 * len(job.name) else job.name.rpartition(" ")[2]
+            middle = x((job.begin_s + job.end_s) / 2)
+            yield _text(middle, y(job.node, job.lane + job.lanes / 2) + 5, words, kind="bright")
+        for one in run.slices:
+            yield span(one, one.begin_s, one.restored_s, "restoring")
+            yield span(one, one.restored_s, one.saves_s, "followed")
+            yield span(one, one.saves_s, one.end_s, "saving")
+            middle = x((one.restored_s + one.saves_s) / 2)
+            yield _text(middle, y(one.node, one.lane) + 12, str(one.job), kind="on", more=' font-size="11"')
+        for end_s in run.round_ends_s:
+            yield _line(x(end_s), top - 6, x(end_s), top + 3 * row - 12, more=' stroke-dasharray="3 3"')
+            yield _text(x(end_s), top - 10, "end of a round", kind="soft")
+        yield from _axis(left, top + 3 * row - 12, scale, run.end_s)
+
+    return _svg(860, 440, parts())
 
 
 def architecture() -> str:
@@ -220,7 +313,13 @@ def wait() -> str:
     return _svg(860, 424, parts())
 
 
-PICTURES = {"one-run.svg": one_run, "architecture.svg": architecture, "wait.svg": wait}
+PICTURES = {
+    "one-run.svg": one_run,
+    "timeline.svg": lambda: whole_run("timeline"),
+    "entitlements.svg": lambda: whole_run("entitlements"),
+    "architecture.svg": architecture,
+    "wait.svg": wait,
+}
 
 
 if __name__ == "__main__":

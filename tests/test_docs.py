@@ -22,7 +22,7 @@ from gleaner.control.policy import why_waiting
 from gleaner.control.settings import Settings
 
 ROOT = Path(__file__).parents[1]
-LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+LINK = re.compile(r"(?:\]\(|src=\")([^)#\s\"]*)(?:#([^)\s]*))?[)\"]")
 
 
 def _rows(page: Path, header: str) -> list[list[str]]:
@@ -156,13 +156,12 @@ def test_the_pictures_are_those_that_the_program_draws() -> None:
 def test_the_four_events_of_the_picture_are_those_of_the_job_that_it_follows() -> None:
     """It computes; it is saved within a round; a regular job gets its node after the round; it continues elsewhere."""
     drawn = runpy.run_path(str(ROOT / "docs" / "figures.py"))
-    (computes_s, node, _), saved, regular, again = drawn["EVENTS"]
-    *_, (last, begin_s, end_s), (other, continues_s, _) = drawn["FOLLOWED"]
-    assert begin_s < computes_s < end_s
-    assert (saved[:2], again[:2]) == ((end_s, last), (continues_s, other))
-    assert node == last == regular[1] != other
-    assert regular[:2] in {(begin_s, node) for node, begin_s, _ in drawn["REGULAR"]}
-    assert any(end_s < round_end_s < regular[0] for round_end_s in drawn["ROUND_ENDS_S"])
+    (computes_s, node, _), saved, (begin_s, regular, _), again = drawn["EVENTS"]
+    *_, before, after = drawn["FOLLOWED"]
+    assert before.restored_s < computes_s < before.saves_s < before.end_s
+    assert (saved[:2], again[:2]) == ((before.end_s, before.node), (after.begin_s, after.node))
+    assert node == before.node == regular != after.node
+    assert any(before.end_s < round_end_s < begin_s for round_end_s in drawn["RUNS"]["timeline"].round_ends_s)
 
 
 def test_what_criu_cannot_save_is_what_the_agents_say() -> None:
