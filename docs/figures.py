@@ -121,7 +121,7 @@ PARTS = (
     Part(340, 265, 200, 95, "Agent", ("an ordinary Slurm job", "claims, saves, restores")),
     Part(620, 265, 200, 95, "Your jobs", ("containers", "without network")),
 )
-ARROWS = (
+CALLS = (
     (210, 90, 320, 90, "HTTPS", "both"),
     (540, 90, 650, 90, "submits agents", "end"),
     (430, 150, 430, 265, "claims, reports", "both"),
@@ -269,7 +269,7 @@ def architecture() -> str:
             yield _text(middle, part.y + 24, part.title, more=' font-weight="bold" font-size="15"')
             for place, line in enumerate(part.lines):
                 yield _text(middle, part.y + 48 + 20 * place, line, kind="soft")
-        for x1, y1, x2, y2, words, tips in ARROWS:
+        for x1, y1, x2, y2, words, tips in CALLS:
             more = ' marker-end="url(#tip)"' + (' marker-start="url(#tip)"' if tips == "both" else "")
             yield _line(x1, y1, x2, y2, more=more)
             level = y1 == y2

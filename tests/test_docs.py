@@ -6,6 +6,7 @@ import itertools
 import re
 import runpy
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -146,6 +147,16 @@ def test_the_pages_in_docs_are_short_altogether_and_their_english_is_plain() -> 
 def test_odd_english_is_noticed() -> None:
     assert len(_odd("It fails: a node is down; nobody says so.\nThat is bad, too. It has a key of its own.\n")) == 7
     assert _odd("One `a; b: c` two:\n\n```sh\na; b\n```\n\n    c; d\n\nThree [four](a;b).\n") == []
+
+
+def test_the_version_is_the_same_wherever_it_stands() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    for name, line in (
+        ("README.md", "Version {} "),
+        ("CHANGELOG.md", "\n## {}\n"),
+        ("CITATION.cff", "\nversion: {}\n"),
+    ):
+        assert line.format(version) in (ROOT / name).read_text(), name
 
 
 def test_the_pictures_are_those_that_the_program_draws() -> None:
