@@ -67,12 +67,12 @@ def test_the_quick_start_shows_the_dockerfile_that_it_builds() -> None:
 GALLERY = "docs/user/gallery.md"
 
 
-def _program(name: str, folder: Path) -> Path:
+def _program(name: str, folder: Path) -> str:
     """Write a program that the gallery shows."""
     text = doc_pages.shown_file(GALLERY, name)
     assert text is not None
     (folder / name).write_text(text)
-    return folder / name
+    return str(folder / name)
 
 
 @pytest.mark.slow
@@ -84,7 +84,7 @@ def test_the_fit_of_the_gallery_finds_the_mean_that_it_generates(tmp_path: Path)
 
 @pytest.mark.slow
 def test_the_monte_carlo_of_the_gallery_finds_the_volume_of_a_sphere(tmp_path: Path) -> None:
-    program = tmp_path / "sphere"
+    program = str(tmp_path / "sphere")
     built = ["g++", "-O2", "-static", "-Wall", "-Werror", "-o", program, _program("sphere.cpp", tmp_path)]
     subprocess.run(built, check=True, timeout=120)
     subprocess.run([program, "1", "100000"], cwd=tmp_path, check=True, timeout=60)
