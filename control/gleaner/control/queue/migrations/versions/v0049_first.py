@@ -11,13 +11,11 @@ from alembic import op
 
 revision = "0049"
 down_revision = None
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
     """Create all tables."""
     database = op.get_bind()
-    for statement in Path(__file__).with_name(f"first_{database.dialect.name}.sql").read_text().split(";\n"):
-        if statement.strip():
-            database.exec_driver_sql(statement)
+    script = Path(__file__).with_name(f"first_{database.dialect.name}.sql").read_text()
+    for statement in script.removesuffix(";\n").split(";\n"):
+        database.exec_driver_sql(statement)
