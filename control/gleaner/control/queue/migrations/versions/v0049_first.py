@@ -15,7 +15,6 @@ down_revision = None
 
 def upgrade() -> None:
     """Create all tables."""
-    database = op.get_bind()
-    script = Path(__file__).with_name(f"first_{database.dialect.name}.sql").read_text()
+    script = Path(__file__).with_name(f"first_{op.get_context().dialect.name}.sql").read_text()
     for statement in script.removesuffix(";\n").split(";\n"):
-        database.exec_driver_sql(statement)
+        op.execute(statement)
