@@ -86,8 +86,10 @@ lock:  ## resolve the dependencies anew, into locks/
 	    $(BIN)/uv pip compile -q pyproject.toml "$$@" --universal --python-version 3.11 --generate-hashes \
 	        --no-header --no-emit-index-url --no-annotate -o locks/$$name.lock; \
 	done
+	@echo "cyclonedx-bom>=7" | $(BIN)/uv pip compile -q - --universal --python-version 3.11 --generate-hashes \
+	    --no-header --no-emit-index-url --no-annotate -o locks/sbom.lock
 
-packages: venv  ## Debian packages for control, node and client, and the wheel, in dist/
+packages: venv  ## Debian packages for control, node and client, the wheel, and lists of their parts (SBOM), in dist/
 	@packaging/build.sh
 
 diagrams: venv  ## the pages and pictures of docs/ that are drawn from the code

@@ -62,6 +62,7 @@ elif [ $# = 1 ]; then
     need "SIF's tools" "command -v siftool && command -v mksquashfs && command -v unsquashfs" siftool squashfs-tools
 fi
 if [ "${1:-}" = --tests ]; then
+    need "C++ compiler" "command -v g++" g++
     need "PostgreSQL" "ls /usr/lib/postgresql/*/bin/initdb" postgresql
     need "Chromium" "command -v chromium" chromium
     need "a registry of images" "command -v docker-registry && command -v skopeo" docker-registry skopeo

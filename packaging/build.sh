@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Build the Debian packages and the wheel, for Debian 13 and its Python 3.13: build.sh [FOLDER]. They come to FOLDER, dist/ unless
-# named.
+# named, with a list of the Python packages in each part (an SBOM in CycloneDX's format).
 #
 #   gleaner-client     /opt/gleaner: the environment of Python with `glean`, completion, man pages
 #   gleaner-node       what an agent needs beside that
@@ -100,6 +100,13 @@ mkdir -p "$place/gleaner-control/usr/bin"
 ln -s /opt/gleaner/bin/gleaner-slurm-admin "$place/gleaner-control/usr/bin/gleaner-slurm-admin"
 package gleaner-control "gleaner-client (= $version), openssl" "Harvest idle node time of a Slurm cluster: the control program"
 
+for part in agent control; do
+    UV_PYTHON=$python "$repo_dir/.venv/bin/uv" run -q --isolated --no-project --with-requirements "$repo_dir/locks/sbom.lock" \
+        cyclonedx-py requirements --pyproject "$repo_dir/pyproject.toml" --output-reproducible \
+        -o "$out/gleaner-${part}_$version.cdx.json" "$repo_dir/locks/$part.lock" >>"$log" 2>&1 ||
+        failed "the list of the parts of $part could not be made"
+    say "$out/gleaner-${part}_$version.cdx.json"
+done
 cp "$(dirname "$own_tree")"/*.whl "$out"
 say "$(ls "$out"/*.whl)"
 rm -rf "$place"

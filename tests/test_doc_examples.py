@@ -2,7 +2,10 @@
 
 import contextlib
 import io
+import json
 import runpy
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -50,3 +53,48 @@ def test_the_program_of_an_examples_image_takes_its_arguments() -> None:
 def test_the_quick_start_shows_the_dockerfile_that_it_builds() -> None:
     page = (doc_pages.ROOT / "docs" / "quickstart.md").read_text()
     assert doc_pages.blocks(page, "dockerfile") == [(IMAGES / "pythia" / "Dockerfile").read_text()]
+
+
+GALLERY = "docs/user/gallery.md"
+
+
+def _program(name: str, folder: Path) -> str:
+    """Write a program that the gallery shows."""
+    text = doc_pages.shown_file(GALLERY, name)
+    assert text is not None
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+@pytest.mark.slow
+def test_the_fit_of_the_gallery_finds_the_mean_that_it_generates(tmp_path: Path) -> None:
+    fit = [sys.executable, _program("fit.py", tmp_path), "--seed", "1", "--toys", "20"]
+    subprocess.run(fit, cwd=tmp_path, check=True, timeout=120)
+    assert abs(json.loads((tmp_path / "fit.json").read_text())["mean"] - 91.2) < 0.1
+
+
+@pytest.mark.slow
+def test_the_monte_carlo_of_the_gallery_finds_the_volume_of_a_sphere(tmp_path: Path) -> None:
+    program = str(tmp_path / "sphere")
+    built = ["g++", "-O2", "-static", "-Wall", "-Werror", "-o", program, _program("sphere.cpp", tmp_path)]
+    subprocess.run(built, check=True, timeout=120)
+    subprocess.run([program, "1", "100000"], cwd=tmp_path, check=True, timeout=60)
+    assert abs(float((tmp_path / "volume.txt").read_text()) - 4.18879) < 0.05
+
+
+@pytest.mark.slow
+def test_the_program_of_the_gallery_that_saves_itself_continues_with_the_same_result(tmp_path: Path) -> None:
+    results: list[str] = []
+    for is_ended in (False, True):
+        folder = tmp_path / str(is_ended)
+        folder.mkdir()
+        command = [sys.executable, _program("chain.py", folder), "--seed", "1", "--samples", "1000000"]
+        if is_ended:
+            with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as running:
+                assert running.stdout is not None
+                assert running.stdout.readline() == "begins at step 0\n"
+                running.terminate()
+            assert running.returncode == 85
+        subprocess.run(command, cwd=folder, check=True, timeout=120)
+        results.append((folder / "result.txt").read_text())
+    assert results[0] == results[1]

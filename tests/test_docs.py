@@ -6,6 +6,7 @@ import itertools
 import re
 import runpy
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -18,10 +19,11 @@ from tests.runtime.kinds.table import KINDS
 from gleaner.agent.job import lifecycle
 from gleaner.agent.runtime import criu_reasons
 from gleaner.agent.settings import SiteAgentSettings
+from gleaner.control.policy import why_waiting
 from gleaner.control.settings import Settings
 
 ROOT = Path(__file__).parents[1]
-LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+LINK = re.compile(r"(?:\]\(|src=\")([^)#\s\"]*)(?:#([^)\s]*))?[)\"]")
 
 
 def _rows(page: Path, header: str) -> list[list[str]]:
@@ -121,7 +123,7 @@ ODD = re.compile(
     re.MULTILINE,
 )
 """Patterns that make English hard to read, as they look in prose without code."""
-MOST_ODD_IN_1000_WORDS, MOST_WORDS_IN_DOCS = 2.5, 39_900
+MOST_ODD_IN_1000_WORDS, MOST_WORDS_IN_DOCS = 1.0, 39_900
 
 
 def _odd(text: str) -> list[str]:
@@ -138,9 +140,30 @@ def test_the_pages_in_docs_are_short_altogether_and_their_english_is_plain() -> 
     assert sum(odd.values()) * 1000 <= MOST_ODD_IN_1000_WORDS * words, odd
 
 
+def test_the_version_is_the_same_wherever_it_stands() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    for name, line in (
+        ("README.md", "Version {} "),
+        ("CHANGELOG.md", "\n## {}\n"),
+        ("CITATION.cff", "\nversion: {}\n"),
+    ):
+        assert line.format(version) in (ROOT / name).read_text(), name
+
+
 def test_the_pictures_are_those_that_the_program_draws() -> None:
     for name, draw in runpy.run_path(str(ROOT / "docs" / "figures.py"))["PICTURES"].items():
         assert (ROOT / "docs" / name).read_text() == draw(), f"docs/{name} is old: run `make diagrams`"
+
+
+def test_the_four_events_of_the_picture_are_those_of_the_job_that_it_follows() -> None:
+    """It computes; it is saved within a round; a regular job gets its node after the round; it continues elsewhere."""
+    drawn = runpy.run_path(str(ROOT / "docs" / "figures.py"))
+    (computes_s, node, _), saved, (begin_s, regular, _), again = drawn["EVENTS"]
+    *_, before, after = drawn["FOLLOWED"]
+    assert before.restored_s < computes_s < before.saves_s < before.end_s
+    assert (saved[:2], again[:2]) == ((before.end_s, before.node), (after.begin_s, after.node))
+    assert node == before.node == regular != after.node
+    assert any(before.end_s < round_end_s < begin_s for round_end_s in drawn["RUNS"]["timeline"].round_ends_s)
 
 
 def test_what_criu_cannot_save_is_what_the_agents_say() -> None:
@@ -160,6 +183,15 @@ def _cases_of(function: Callable[..., object]) -> dict[int, str]:
     lines, first = inspect.getsourcelines(function)
     (match,) = (node for node in ast.walk(ast.parse("".join(lines))) if isinstance(node, ast.Match))
     return {case.body[0].lineno + first - 1: ast.unparse(case.pattern) for case in match.cases[:-1]}
+
+
+def test_the_answers_of_the_troubleshooting_page_are_those_of_glean_why() -> None:
+    source = inspect.getsource(why_waiting)
+    rows = _rows(ROOT / "docs" / "user" / "troubleshooting.md", "| `glean why` answers | what to do |")
+    answers = [answer for row in rows for answer in re.findall(r"`([^`]+)`", row[0])]
+    assert len(answers) > 10
+    parts = [part.strip() for answer in answers for part in answer.split("...")]
+    assert [part for part in parts if part not in source] == []
 
 
 def test_the_diagrams_are_those_of_the_code_and_lack_no_step_of_the_lifecycle() -> None:

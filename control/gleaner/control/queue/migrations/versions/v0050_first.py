@@ -1,19 +1,20 @@
-"""All tables, as the code declares them.
+"""All tables of release 0.2.0, as SQL that does not follow the code.
 
-Until the first release, tables are not migrated between versions. A change of a table raises the number here, and a
-database with another number is refused. After the first release, each change becomes a further revision.
+After the release each change of a table is a further revision. Before it, a change of a table raises the number here,
+`GLEANER_TESTS=golden` with `tests/queue/test_schema.py` writes the SQL again, and a database with another number is
+refused.
 """
+
+from pathlib import Path
 
 from alembic import op
 
-from gleaner.control.queue.tables import METADATA
-
 revision = "0050"
 down_revision = None
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
     """Create all tables."""
-    METADATA.create_all(op.get_bind())
+    script = Path(__file__).with_name(f"first_{op.get_context().dialect.name}.sql").read_text()
+    for statement in script.removesuffix(";\n").split(";\n"):
+        op.execute(statement)
