@@ -60,67 +60,6 @@ def test_superseded_lines_count_and_those_of_older_attempts_go_first(harness: Qu
     assert shown(harness, job) == (5, ("again 5",))
 
 
-def test_a_job_that_goes_back_to_before_the_cut_says_what_is_gone_of_what_it_shows(harness: QueueHarness) -> None:
-    job = harness.job()
-    harness.agent("a")
-    harness.claim("a")
-    harness.log(job, 1, 0, *numbered(0, 6))
-    harness.record_save(job, 1, log_lines=2)
-    trim(harness, job, keep=1)
-    assert shown(harness, job) == (5, numbered(5, 6))
-    harness.claim("a")
-    assert shown(harness, job) == (2, ())
-    harness.log(job, 2, 2, "again 2")
-    assert shown(harness, job) == (2, ("again 2",))
-
-
-def test_lines_that_were_lost_count_and_are_stepped_over(harness: QueueHarness) -> None:
-    job = harness.job()
-    harness.claim(harness.agent("a"))
-    harness.log(job, 1, 0, "first", "second")
-    harness.log(job, 1, 10**15, "far", "farther")
-    assert trim(harness, job, keep=5, at_most=1) == [1, 1]
-    assert shown(harness, job)[1] == (logs.MISSING,) * 3 + ("far", "farther")
-
-
-def test_lines_that_come_again_after_they_are_gone_stay_gone(harness: QueueHarness) -> None:
-    job = harness.job()
-    harness.claim(harness.agent("a"))
-    harness.log(job, 1, 0, *numbered(0, 6))
-    trim(harness, job, keep=2)
-    harness.log(job, 1, 2, *numbered(2, 6))
-    assert shown(harness, job) == (4, numbered(4, 6))
-    assert trim(harness, job, keep=2) == []
-    assert shown(harness, job) == (4, numbered(4, 6))
-
-
-def test_jobs_are_looked_at_page_by_page(harness: QueueHarness) -> None:
-    complete, recent, waiting, silent = (harness.job() for _ in range(4))
-    harness.agent("a")
-    for job in (complete, recent, waiting):
-        harness.claim_one("a")
-        harness.log(job, 1, 0, *numbered(0, 6))
-    harness.record_completion(complete, 1)
-    harness.now_s += 100
-    harness.record_completion(recent, 1)
-
-    def look(after: int = 0, **changed: int) -> retention.SeenJobs:
-        asked: dict[str, Any] = {"after": after, "before_s": harness.now_s, "spent_s": 0, "lines": 5, "limit": 10}
-        return harness.look(retention.look_at_jobs, **asked | changed)
-
-    assert look() == retention.SeenJobs(silent, old=(complete,), long=(recent, waiting))
-    assert look(lines=6) == retention.SeenJobs(silent, old=(complete,), long=())
-    assert look(limit=1) == retention.SeenJobs(complete, old=(complete,), long=())
-    assert look(complete, limit=2) == retention.SeenJobs(waiting, old=(), long=(recent, waiting))
-    assert look(silent) == retention.SeenJobs(None, old=(), long=())
-    trim(harness, complete, keep=0)
-    assert look().old == (complete,)
-    assert harness.do(retention.remove_events, (complete,), before_s=1e9, at_most=2) == 2
-    assert look().old == (complete,)
-    assert harness.do(retention.remove_events, (complete, recent), before_s=1e9, at_most=100) > 1
-    assert look().old == ()
-
-
 def test_an_old_job_stays_and_says_that_its_log_is_gone(harness: QueueHarness) -> None:
     job = harness.job()
     harness.claim(harness.agent("a"))
