@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pytest
 from tests import doc_pages
 from tests.doc_pages import Example
 

@@ -59,6 +59,11 @@ def digest(number: int) -> str:
     return f"sha256:{number:064x}"
 
 
+def checkpoint(attempt: int, number: int = 1, **more: Any) -> Checkpoint:
+    facts: dict[str, Any] = {"digest": digest(number), "size_bytes": 1000, "log_lines": 0}
+    return Checkpoint(attempt=attempt, number=number, **(facts | more))
+
+
 @dataclass
 class QueueHarness:
     engine: Engine
@@ -90,11 +95,12 @@ class QueueHarness:
         hold: bool = False,
         group: str = "physics",
         submitter: str = "",
+        rules: jobs.SubmissionRules | None = None,
         **spec: Any,
     ) -> Submitted:
         job = JobSpec(**({"name": "run", "image": "pythia", "retries": 1} | spec))
         submission = Submission(job=job, indices=indices, hold=hold)
-        rules = jobs.SubmissionRules(2, mounts=job.mounts, urls=self.urls, targets=self.targets)
+        rules = rules or jobs.SubmissionRules(2, mounts=job.mounts, urls=self.urls, targets=self.targets)
         return self.do(jobs.submit, submission, group=group, submitter=submitter, rules=rules, now_s=self.now_s)
 
     def job(self, **spec: Any) -> int:
@@ -118,64 +124,34 @@ class QueueHarness:
         )
 
     def claim(
-        self, agent: str, *, cpus: int = 64, memory_mib: int = 65536, most: int = 64, left_s: float | None = None
+        self,
+        agent: str,
+        *,
+        cpus: int = 64,
+        memory_mib: int = 65536,
+        most: int = 64,
+        left_s: float | None = None,
+        **rules: Any,
     ) -> tuple[Assignment, ...]:
         ask = ClaimRequest(cpus=cpus, memory_mib=memory_mib, most=most, left_s=left_s)
-        return self.do(claims.claim, agent, ask, now_s=self.now_s).jobs
+        return self.do(claims.claim, agent, ask, now_s=self.now_s, **rules).jobs
 
     def claim_one(self, agent: str) -> Assignment:
         (assignment,) = self.claim(agent, most=1)
         return assignment
 
-    def record_save(
-        self,
-        job: int,
-        attempt: int,
-        *,
-        number: int = 1,
-        log_lines: int = 0,
-        has_memory: bool = True,
-        chain: str | None = None,
-        spent: Slice | None = None,
-    ) -> None:
-        made = Checkpoint(
-            attempt=attempt,
-            number=number,
-            digest=digest(number),
-            size_bytes=1000,
-            log_lines=log_lines,
-            has_memory=has_memory,
-            chain=chain,
-        )
-        self.do(
-            attempt_reports.record_save, job, attempt, Saved(checkpoint=made, slice=spent or SPENT), now_s=self.now_s
-        )
+    def begins_from(self, agent: str) -> tuple[int, int] | None:
+        """Let the agent claim one job. Return the attempt and the number of the checkpoint that it gets."""
+        made = self.claim_one(agent).checkpoint
+        return None if made is None else (made.attempt, made.number)
 
-    def record_checkpoint(
-        self,
-        job: int,
-        attempt: int,
-        *,
-        number: int = 1,
-        log_lines: int = 0,
-        chain: str | None = None,
-        spent: Slice = SPENT,
-    ) -> bool:
-        made = Checkpoint(
-            attempt=attempt,
-            number=number,
-            digest=digest(number),
-            size_bytes=1000,
-            log_lines=log_lines,
-            chain=chain,
-        )
-        return self.do(
-            attempt_reports.record_checkpoint,
-            job,
-            attempt,
-            Checkpointed(checkpoint=made, slice=spent),
-            now_s=self.now_s,
-        )
+    def record_save(self, job: int, attempt: int, *, number: int = 1, spent: Slice | None = None, **more: Any) -> None:
+        report = Saved(checkpoint=checkpoint(attempt, number, **more), slice=spent or SPENT)
+        self.do(attempt_reports.record_save, job, attempt, report, now_s=self.now_s)
+
+    def record_checkpoint(self, job: int, attempt: int, *, number: int = 1, spent: Slice = SPENT, **more: Any) -> bool:
+        report = Checkpointed(checkpoint=checkpoint(attempt, number, **more), slice=spent)
+        return self.do(attempt_reports.record_checkpoint, job, attempt, report, now_s=self.now_s)
 
     def record_completion(
         self,

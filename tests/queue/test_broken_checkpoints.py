@@ -43,28 +43,6 @@ def test_of_a_broken_checkpoint_the_one_before_counts_and_then_the_beginning(har
     assert harness.detail(job).failures == 0
 
 
-def test_nodes_that_cannot_restore_a_checkpoint_do_not_break_it_until_there_are_three(harness: QueueHarness) -> None:
-    job = harness.job()
-    harness.claim(harness.agent("a"))
-    harness.record_save(job, 1)
-    for attempt, (agent, state) in enumerate((("b", State.SAVED), ("c", State.SAVED), ("d", State.NEW)), 2):
-        harness.claim(harness.agent(agent))
-        harness.record_return(job, attempt, ReturnReason.CANNOT_RESTORE, "CRIU cannot restore it")
-        assert harness.row(job).state is state
-    assert harness.detail(job).failures == 0
-
-
-def test_one_node_alone_must_fail_often_to_break_a_checkpoint(harness: QueueHarness) -> None:
-    job = harness.job()
-    harness.claim(harness.agent("a"))
-    harness.record_save(job, 1)
-    for attempt in range(2, 7):
-        assert harness.row(job).state is State.SAVED
-        harness.claim("a")
-        harness.record_return(job, attempt, ReturnReason.CANNOT_RESTORE)
-    assert harness.row(job).state is State.NEW
-
-
 def _saved_twice(harness: QueueHarness, count: int) -> tuple[int, ...]:
     """Return jobs with two whole checkpoints each, saved on a good node."""
     jobs = harness.submit(indices=tuple(range(count))).jobs
@@ -96,17 +74,6 @@ def test_one_node_that_calls_every_checkpoint_broken_destroys_none_and_the_jobs_
     assert [(each.attempt, each.number) for each in made if each is not None] == [(2, 1)] * 20
 
 
-def test_what_a_bad_node_has_said_of_a_checkpoint_is_forgotten_after_a_while(harness: QueueHarness) -> None:
-    """The other node may never have room: the job must not wait for ever."""
-    (job,) = _saved_twice(harness, 1)
-    harness.agent("bad", node="bad")
-    harness.claim_one("bad")
-    harness.record_return(job, 3, ReturnReason.CHECKPOINT_BROKEN)
-    assert harness.claim("bad") == ()
-    harness.now_s += LONGEST_ELSEWHERE_S
-    assert harness.claim_one("bad").checkpoint is not None
-
-
 @pytest.mark.parametrize("why", [ReturnReason.CHECKPOINT_BROKEN, ReturnReason.CANNOT_RESTORE])
 def test_one_node_that_says_so_for_hours_while_the_others_have_no_room_destroys_nothing(
     harness: QueueHarness, why: ReturnReason
@@ -122,13 +89,16 @@ def test_one_node_that_says_so_for_hours_while_the_others_have_no_room_destroys_
     assert harness.claim("bad") == ()
     assert [(each.attempt, each.number) for each in harness.detail(job).checkpoints] == [(1, 1), (2, 1)]
     harness.release(job)
-    made = harness.claim_one("good").checkpoint
-    assert made is not None
-    assert (made.attempt, made.number) == (2, 1)
+    assert harness.begins_from("good") == (2, 1)
 
 
 @pytest.mark.parametrize(
-    "whys", [(ReturnReason.CHECKPOINT_BROKEN,), (ReturnReason.CHECKPOINT_BROKEN, ReturnReason.CANNOT_RESTORE)]
+    "whys",
+    [
+        (ReturnReason.CHECKPOINT_BROKEN,),
+        (ReturnReason.CANNOT_RESTORE,),
+        (ReturnReason.CHECKPOINT_BROKEN, ReturnReason.CANNOT_RESTORE),
+    ],
 )
 def test_a_checkpoint_that_three_nodes_find_broken_is_set_aside_until_the_end(
     harness: QueueHarness, whys: tuple[ReturnReason, ...]
@@ -137,9 +107,7 @@ def test_a_checkpoint_that_three_nodes_find_broken_is_set_aside_until_the_end(
     for number, name in enumerate(("n1", "n2", "n3")):
         assert harness.claim_one(harness.agent(name)).checkpoint is not None
         harness.record_return(job, 3 + number, whys[number % len(whys)])
-    made = harness.claim_one("good").checkpoint
-    assert made is not None
-    assert (made.attempt, made.number) == (1, 1)
+    assert harness.begins_from("good") == (1, 1)
     assert (2, 1) in harness.look(queries.archives_to_keep, [job])[job].checkpoints, "it is kept aside"
     harness.record_completion(job, 6)
     assert harness.look(queries.archives_to_keep, [job])[job].checkpoints == frozenset()
@@ -161,35 +129,6 @@ def test_fewer_nodes_find_out_a_broken_checkpoint_after_five_tries(harness: Queu
                 continue
             break
     assert harness.row(job).state is State.NEW
-
-
-def test_nodes_that_refuse_a_checkpoint_stay_off_it_when_another_calls_it_broken(harness: QueueHarness) -> None:
-    (job,) = _saved_twice(harness, 1)
-    harness.claim_one(harness.agent("n1"))
-    harness.record_return(job, 3, ReturnReason.INCOMPATIBLE)
-    harness.claim_one(harness.agent("n2"))
-    harness.record_return(job, 4, ReturnReason.CHECKPOINT_BROKEN)
-    for later_s in (0.0, LONGEST_ELSEWHERE_S + 1):
-        harness.now_s += later_s
-        for name in ("n1", "n2", "good"):
-            harness.record_heartbeat(name)
-        assert harness.claim("n1") == ()
-    assert len(harness.claim("n2")) == 1
-
-
-def test_a_late_word_of_a_broken_checkpoint_starts_a_saved_job_over(harness: QueueHarness) -> None:
-    job = harness.job()
-    harness.claim(harness.agent("a"))
-    harness.record_save(job, 1)
-    for attempt, name in enumerate(("b", "c"), 2):
-        harness.claim_one(harness.agent(name))
-        harness.record_return(job, attempt, ReturnReason.CHECKPOINT_BROKEN)
-    harness.claim_one(harness.agent("d"))
-    harness.silence()
-    assert harness.row(job).state is State.SAVED
-    harness.record_return(job, 4, ReturnReason.CHECKPOINT_BROKEN)
-    assert harness.row(job).state is State.NEW
-    assert harness.events(job)[-1] == "start over"
 
 
 @pytest.mark.parametrize(

@@ -92,16 +92,6 @@ def test_a_new_job_that_saves_itself_is_offered_everywhere(harness: QueueHarness
     assert harness.claim_one("a").job == job
 
 
-def test_a_job_that_starts_over_may_start_wherever_it_can_be_saved(harness: QueueHarness) -> None:
-    job = _saved_on(harness, **NEWER)
-    harness.agent("b", **NEWER)
-    harness.claim_one("b")
-    harness.now_s += 1000
-    harness.record_completion(job, 2, exit_code=1)
-    harness.now_s += 1000
-    assert harness.claim_one(harness.agent("a")).job == job
-
-
 def test_a_job_without_a_whole_checkpoint_may_start_anywhere(harness: QueueHarness) -> None:
     job = _saved_on(harness, **NEWER)
     for node in ("n-b", "n-c", "n-d"):
@@ -119,9 +109,7 @@ def test_a_broken_checkpoint_leaves_the_job_where_the_one_before_fits(harness: Q
     assert harness.claim(harness.agent("a")) == ()
     harness.broken("b")
     harness.record_heartbeat("a")
-    made = harness.claim_one("a").checkpoint
-    assert made is not None
-    assert (made.attempt, made.number) == (1, 1)
+    assert harness.begins_from("a") == (1, 1)
 
 
 def test_a_periodic_save_ties_the_job_as_well(harness: QueueHarness) -> None:
@@ -132,15 +120,6 @@ def test_a_periodic_save_ties_the_job_as_well(harness: QueueHarness) -> None:
     harness.silence()
     assert harness.row(job).state is State.SAVED
     assert harness.claim(harness.agent("a")) == ()
-
-
-def test_a_node_that_has_changed_counts_as_what_it_is_now(harness: QueueHarness) -> None:
-    job = _saved_on(harness, **NEWER)
-    harness.agent("a", node="n-a")
-    assert harness.claim("a") == ()
-    harness.agent("later", node="n-a", **NEWER)
-    assert harness.look(compatibility.obstacles, job) is None
-    assert harness.claim_one("later").job == job
 
 
 def test_a_node_that_refuses_a_checkpoint_is_not_offered_it_again_and_nothing_is_lost(harness: QueueHarness) -> None:
@@ -175,24 +154,7 @@ def test_an_attempt_says_nothing_against_a_checkpoint_that_it_has_published_itse
     harness.record_checkpoint(job, 1)
     harness.record_return(job, 1, why)
     assert (harness.row(job).state, harness.row(job).held) == (State.SAVED, False)
-    again = harness.claim_one("a").checkpoint
-    assert again is not None
-    assert (again.attempt, again.number) == (1, 1)
-
-
-def test_a_checkpoint_that_many_nodes_refuse_is_held(harness: QueueHarness) -> None:
-    job = _saved_on(harness)
-    for number in range(10):
-        assert not harness.row(job).held
-        harness.claim_one(harness.agent(f"a{number}"))
-        harness.record_return(job, number + 2, ReturnReason.INCOMPATIBLE, "the manifest demands amx")
-    assert harness.look(queries.hold_reason, job) == (
-        "incompatible: the manifest demands amx; found 10 times, on "
-        + ", ".join(f"node-of-a{number}" for number in range(10))
-    )
-    harness.release(job)
-    assert harness.claim("a0") == ()
-    assert harness.claim_one(harness.agent("another")).job == job
+    assert harness.begins_from("a") == (1, 1)
 
 
 def test_saved_jobs_of_all_kinds_are_claimed_in_the_queues_order(harness: QueueHarness) -> None:

@@ -67,14 +67,6 @@ def test_of_a_returned_attempt_counts_no_more_than_that(harness: QueueHarness, w
     assert _left_s(harness, agent) == 3000
 
 
-def test_a_save_that_comes_after_all_counts(harness: QueueHarness) -> None:
-    job, agent = harness.job(compute_limit_s=3600), harness.agent("a")
-    harness.claim_one(agent)
-    harness.record_return(job, 1, ReturnReason.TOO_LATE, spent=computed(900))
-    harness.record_save(job, 1, spent=computed(900))
-    assert _left_s(harness, agent) == 2700
-
-
 def test_what_a_failed_try_has_computed_counts_although_the_job_starts_over(harness: QueueHarness) -> None:
     job, agent = harness.job(compute_limit_s=3600), harness.agent("a")
     harness.claim_one(agent)

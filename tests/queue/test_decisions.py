@@ -1,7 +1,5 @@
 """Decisions as they are stored: as they were made, found by whom they concern, until they are old."""
 
-import json
-import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,27 +11,12 @@ from tests.databases import new_sqlite
 from tests.queue.queue_harness import QueueHarness
 
 from gleaner.control.models.decisions import DecisionKind
-from gleaner.control.policy.entitlements_view import (
-    Decision,
-    EntitlementRules,
-    EntitlementView,
-    RunningJob,
-    Verdict,
-    WaitingJob,
-    Wish,
-    as_answer,
-    as_input,
-    view_of,
-)
-from gleaner.control.policy.job_class import JobClass
-from gleaner.control.policy.resources import Resources
 from gleaner.control.queue import decisions
 from gleaner.control.queue.database import connect
 from gleaner.control.queue.errors import NotFound
 from gleaner.control.queue.tables import DECISION, SUBJECT
 
 GIVEN: dict[str, Any] = {"free": 3, "jobs": [{"job": 7, "share": 0.1 + 0.2}], "nobody": None, "é": "\x1b"}
-NOW_S = 1_795_200_000.0
 ANSWER: dict[str, Any] = {"start": [7], "because": {"job 7": "it is its group's turn"}}
 
 
@@ -81,15 +64,6 @@ def test_old_decisions_go_a_few_at_a_time_the_oldest_first(harness: QueueHarness
     assert young > max(old)
 
 
-def test_of_too_many_decisions_the_oldest_go(harness: QueueHarness) -> None:
-    numbers = [decide(harness, "job 1") for _ in range(7)]
-    up_to = harness.look(decisions.surplus, keep=3, keep_bytes=10**9)
-    assert up_to == numbers[3]
-    assert [harness.do(decisions.remove_old, before_s=0, up_to=up_to, at_most=9) for _ in range(2)] == [4, 0]
-    assert [found.id for found in harness.look(decisions.latest, "job 1", 9)] == numbers[:3:-1]
-    assert harness.look(decisions.surplus, keep=3, keep_bytes=10**9) == 0
-
-
 @pytest.mark.slow
 @given(sizes=st.lists(st.integers(0, 9), max_size=12), keep=st.integers(1, 9), keep_hundreds=st.integers(1, 60))
 @settings(max_examples=40)
@@ -120,49 +94,3 @@ def one_sqlite(tmp_path_factory: pytest.TempPathFactory) -> QueueHarness:
 def bytes_of(harness: QueueHarness, number: int) -> int:
     with harness.engine.connect() as db:
         return db.execute(select(DECISION.c.size_bytes).where(DECISION.c.id == number)).scalar_one()
-
-
-def test_a_decision_on_a_large_cluster_takes_less_than_a_tenth_of_a_mebibyte(harness: QueueHarness) -> None:
-    """1,000 jobs wait and 2,500 run; as plain JSON that is almost a mebibyte. `-s` shows both."""
-    view, decided = large_cluster()
-    content: dict[str, Any] = {"given": as_input(view), "answer": as_answer(decided)}
-    number = decide(harness, "slurm 410000", policy="entitlements", **content)
-    plain_bytes = len(json.dumps(content))
-    print(f"\n{plain_bytes:,} bytes as JSON, {bytes_of(harness, number):,} as it is stored")
-    assert plain_bytes > 600_000
-    assert bytes_of(harness, number) < 2**20 / 10
-    assert view_of(harness.look(decisions.one, number).given) == view
-
-
-def large_cluster() -> tuple[EntitlementView, tuple[Decision, ...]]:
-    """Return a mixture as on a real cluster: jobs of all sizes, of twenty accounts, anywhere on 700 nodes."""
-    dice = random.Random(1)
-    owners = [f"account{n}" for n in range(20)]
-    nodes = dict.fromkeys([f"node{n}" for n in range(700)], Resources(64, 256_000))
-
-    def room() -> Resources:
-        return Resources(dice.choice((1, 2, 4, 8, 16)), dice.choice((2000, 4000, 8000, 31_000)))
-
-    running = tuple(
-        RunningJob(
-            job=str(400_000 + n),
-            owner=dice.choice(owners),
-            job_class=dice.choice(list(JobClass)),
-            since_s=float(NOW_S - dice.randrange(80_000)),
-            holds={dice.choice(list(nodes)): room()},
-            cost_s=round(100 * dice.random(), 3),
-        )
-        for n in range(2500)
-    )
-    waiting = tuple(
-        WaitingJob(str(410_000 + n), dice.choice(owners), dice.choice(list(JobClass)), Wish(1, room()))
-        for n in range(1000)
-    )
-    free = {node: Resources(dice.randrange(64), dice.randrange(256_000)) for node in nodes}
-    rules = EntitlementRules(quantum_s=600, quantum_protects=False, saves_left=100)
-    view = EntitlementView(NOW_S, rules, dict.fromkeys(owners, 2240), nodes, free, waiting, running)
-    return view, tuple(Decision(job.job, Verdict.HOLD, why=f"{job.owner} waits for idle CPUs") for job in waiting)
-
-
-def test_a_decision_about_nobody_can_be_read_too(harness: QueueHarness) -> None:
-    assert harness.look(decisions.one, decide(harness)).subjects == ()

@@ -4,13 +4,11 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from sqlalchemy import event
 from tests.queue.queue_harness import QueueHarness
 
 from gleaner.agent.messages import DeliveryReport
 from gleaner.control.models.outputs import DeliveryPhase, DeliveryRow
-from gleaner.control.queue import deliveries, retention
-from gleaner.control.queue.database import connect
+from gleaner.control.queue import deliveries
 from gleaner.control.queue.errors import Conflict, Invalid, NotCurrent, NotFound
 
 TARGET = "file:///data/physics/{campaign}-{index}-{job}/"
@@ -82,25 +80,6 @@ def test_what_an_attempt_has_that_does_not_count_is_never_offered(site: QueueHar
     assert (taken(site, "b"), site.detail(job).delivery) == (None, None)
 
 
-def test_a_result_that_was_removed_is_not_delivered_again(site: QueueHarness) -> None:
-    job = done(site)
-    site.do(deliveries.take, "a", **TAKING, now_s=site.now_s)
-    end(site, job, 1)
-    site.do(retention.remove_job, job)
-    site.do(deliveries.try_again, job, now_s=site.now_s)
-    assert taken(site) is None
-    assert (found(site, job).phase, found(site, job).problem) == (DeliveryPhase.FAILED, "its result was removed")
-
-
-def test_a_job_without_a_target_or_a_result_has_no_delivery(site: QueueHarness) -> None:
-    agent = site.agent("a")
-    plain, empty = site.job(outputs={"keep": ("a",)}), site.job(outputs={"to": "file:///data/physics/"})
-    for job, output in ((plain, True), (empty, False)):
-        work = next(work for work in site.claim(agent, most=1) if work.job == job)
-        site.record_completion(job, work.attempt, output=output)
-    assert (site.detail(plain).delivery, site.detail(empty).delivery, taken(site)) == (None, None, None)
-
-
 def test_an_agent_that_comes_to_no_end_loses_it_and_its_report_changes_nothing(site: QueueHarness) -> None:
     job = done(site)
     assert taken(site) == (job, 1)
@@ -133,20 +112,6 @@ def test_an_agent_that_ends_loses_it_at_once_and_when_all_do_it_is_given_up(site
     assert (found(site, job).phase, found(site, job).problem) == (DeliveryPhase.FAILED, deliveries.UNHEARD)
     assert site.events(job).count(deliveries.NOT_DELIVERED) == 1
     assert not site.look(deliveries.is_due, now_s=site.now_s)
-
-
-def test_heartbeats_and_claims_look_through_the_deliveries_in_question_only(sqlite_url: str) -> None:
-    site = QueueHarness(connect(sqlite_url))
-    asked: list[tuple[str, Any]] = []
-    event.listen(site.engine, "before_cursor_execute", lambda *args: asked.append((args[2], args[3])))
-    assert not site.look(deliveries.is_due, now_s=site.now_s)
-    assert taken(site, site.agent("a")) is None
-    selects = [(sql, values) for sql, values in asked if "FROM delivery" in sql]
-    assert len(selects) == 2
-    with site.engine.connect() as connection:
-        for sql, values in selects:
-            plan = [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", values)]
-            assert "USING INDEX delivery_open" in plan[0], plan
 
 
 def test_a_failure_is_tried_again_after_a_pause_and_given_up_after_some(site: QueueHarness) -> None:

@@ -62,24 +62,3 @@ def test_with_a_list_of_codes_to_try_again_all_others_end_the_job(harness: Queue
     detail = harness.detail(job)
     assert (detail.job.outcome, detail.job.exit_code) == (Outcome.FAILED, 1)
     assert detail.events[-1].detail == "exit code 1; not tried again: retry_on does not name exit code 1"
-
-
-def test_a_code_to_try_again_needs_a_retry_all_the_same(harness: QueueHarness) -> None:
-    job = _job(harness, retry_on=[75], retries=1)
-    for _ in range(2):
-        _fail(harness, 75)
-        harness.now_s += 30
-    detail = harness.detail(job)
-    assert (detail.job.outcome, detail.failures) == (Outcome.FAILED, 2)
-    assert detail.events[-1].detail == "exit code 75"
-
-
-def test_such_a_code_ends_also_a_job_that_failed_within_seconds_and_has_saved_something(harness: QueueHarness) -> None:
-    """By default a quick failure is not the end while another node can be asked; here the job's owner has decided."""
-    job = _job(harness, never_retry_on=[3], retries=0)
-    work = harness.claim_one("n1")
-    harness.record_save(job, work.attempt)
-    _fail(harness, 3, computed_s=1.0)
-    detail = harness.detail(job)
-    assert (detail.job.outcome, detail.failures) == (Outcome.FAILED, 1)
-    assert harness.named(job) == frozenset()

@@ -10,21 +10,16 @@ from sqlalchemy import Connection
 from tests.databases import new_sqlite
 from tests.queue.queue_harness import QueueHarness
 
-from gleaner.agent.messages import Assignment, ClaimRequest, ReturnReason
+from gleaner.agent.messages import Assignment, ReturnReason
 from gleaner.control.policy.fair_share import ShareRules, Shares
-from gleaner.control.policy.provisioning import WaitingJobs
-from gleaner.control.policy.replay import REPLAYS
-from gleaner.control.queue import claims, decisions, queries
+from gleaner.control.queue import decisions
 from gleaner.control.queue.database import connect
 from gleaner.control.queue.queries import group_usage
 from gleaner.control.states import State
 
 
-def claim(
-    harness: QueueHarness, agent: str, known: Shares, *, cpus: int = 64, most: int = 64, **more: Any
-) -> tuple[Assignment, ...]:
-    ask = ClaimRequest(cpus=cpus, memory_mib=65536, most=most)
-    return harness.do(claims.claim, agent, ask, now_s=harness.now_s, shares=lambda _db: known, **more).jobs
+def claim(harness: QueueHarness, agent: str, known: Shares, **more: Any) -> tuple[Assignment, ...]:
+    return harness.claim(agent, shares=lambda _db: known, **more)
 
 
 def held_now(harness: QueueHarness, rules: ShareRules | None = None) -> Shares:
@@ -43,17 +38,6 @@ def test_a_group_with_ten_jobs_starts_beside_one_that_has_submitted_a_thousand_b
     assert harness.row(few[0]).state is State.RUNNING
 
 
-def test_what_one_group_leaves_another_takes(harness: QueueHarness) -> None:
-    harness.submit(indices=tuple(range(9)), group="physics")
-    harness.job(group="chemistry")
-    harness.agent("a", cpus=8)
-    rules = ShareRules({"chemistry": 75, "physics": 25})
-    assert Counter(job.group for job in claim(harness, "a", held_now(harness, rules), cpus=8)) == {
-        "chemistry": 1,
-        "physics": 7,
-    }
-
-
 def test_within_a_group_priority_counts_first_then_saved_before_new_then_age_across_sizes(
     harness: QueueHarness,
 ) -> None:
@@ -69,30 +53,6 @@ def test_within_a_group_priority_counts_first_then_saved_before_new_then_age_acr
     assert [job.job for job in claim(harness, "a", known)] == [high, saved, low, other]
 
 
-def test_a_group_whose_jobs_do_not_fit_keeps_nobody_waiting(harness: QueueHarness) -> None:
-    harness.job(cpus=8, group="chemistry")
-    job = harness.job(group="physics")
-    harness.agent("a")
-    known = Shares(ShareRules({"chemistry": 100}), capacity_cpus=64)
-    assert [each.job for each in claim(harness, "a", known, cpus=4)] == [job]
-
-
-def test_a_decision_between_groups_is_written_down_with_the_claim(harness: QueueHarness) -> None:
-    older, job = harness.job(group="physics"), harness.job(group="chemistry")
-    harness.agent("a", node="n1")
-    known = Shares(ShareRules({"chemistry": 50}), 4, {"physics": 2}, frozenset({"physics"}))
-    assert [each.job for each in claim(harness, "a", known, most=1)] == [job]
-    (found,) = harness.look(decisions.latest, f"job {job}", 9)
-    assert (found.kind, found.policy, found.acted, found.at_s) == ("start", "fairshare", True, harness.now_s)
-    assert (found.given["agent"], found.given["node"], found.groups) == ("a", "n1", {f"job {job}": None})
-    assert found.answer == {
-        "start": [job],
-        "because": {f"job {job}": "group chemistry held 0 of the 2 cores that are its target"},
-    }
-    assert REPLAYS[found.policy](found.given) == found.answer
-    assert harness.look(decisions.latest, f"job {older}", 9) == ()
-
-
 def test_nothing_is_written_down_where_only_one_group_has_a_job_that_fits(harness: QueueHarness) -> None:
     harness.job(cpus=9, group="chemistry")
     jobs = harness.submit(indices=(0, 1)).jobs
@@ -101,17 +61,8 @@ def test_nothing_is_written_down_where_only_one_group_has_a_job_that_fits(harnes
         raise AssertionError
 
     harness.agent("a")
-    ask = ClaimRequest(cpus=4, memory_mib=65536, most=9)
-    assert len(harness.do(claims.claim, "a", ask, now_s=1.0, shares=asked).jobs) == 2
+    assert len(harness.claim("a", cpus=4, shares=asked)) == 2
     assert harness.look(decisions.latest, f"job {jobs[0]}", 9) == ()
-
-
-def test_a_claim_goes_on_where_no_more_may_be_written_down(harness: QueueHarness) -> None:
-    harness.job(group="chemistry")
-    job = harness.job(group="physics")
-    harness.agent("a")
-    assert len(claim(harness, "a", Shares(), may_record=lambda: False)) == 2
-    assert harness.look(decisions.latest, f"job {job}", 9) == ()
 
 
 def test_what_groups_hold_is_what_their_running_jobs_have(harness: QueueHarness) -> None:
@@ -123,12 +74,6 @@ def test_what_groups_hold_is_what_their_running_jobs_have(harness: QueueHarness)
     harness.job(group="chemistry", hold=True)
     harness.job(group="biology")
     assert harness.look(group_usage) == Shares(ShareRules(), 4, {"physics": 3}, frozenset({"physics", "biology"}))
-
-
-def test_the_planner_counts_waiting_jobs_of_one_size_whoever_owns_them(harness: QueueHarness) -> None:
-    harness.submit(indices=(0, 1), group="physics")
-    harness.job(group="chemistry")
-    assert harness.look(queries.waiting) == (WaitingJobs(1, 512, 3),)
 
 
 groups = st.sampled_from(("biology", "chemistry", "physics"))

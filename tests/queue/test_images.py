@@ -156,15 +156,6 @@ def test_room_is_reserved_before_the_content_comes_and_free_again_a_while_after_
     reserve(OLD)
 
 
-def test_images_are_listed_by_name_each_group_apart(harness: QueueHarness) -> None:
-    put(harness, OLD, name="b:1")
-    put(harness, NEW, name="a:1")
-    put(harness, NEW, name="c:1", group="chemistry")
-    assert [row.name for row in harness.look(images.rows, "physics")] == ["a:1", "b:1"]
-    assert [row.name for row in harness.look(images.rows, None)] == ["a:1", "b:1", "c:1"]
-    assert harness.look(images.row, "chemistry", "c:1").image_id == NEW
-
-
 def test_a_published_image_is_for_all_groups_and_a_groups_own_goes_before_it(harness: QueueHarness) -> None:
     put(harness, OLD)
     put(harness, NEW, group="chemistry")

@@ -33,18 +33,6 @@ def test_lines_after_the_checkpoint_that_the_next_attempt_goes_on_from_are_super
     assert _shown(harness, job, first=5) == ()
 
 
-def test_an_attempt_from_the_beginning_supersedes_all(harness: QueueHarness) -> None:
-    job = harness.job()
-    harness.claim(harness.agent("a"))
-    harness.log(job, 1, 0, "start", "event 1")
-    harness.silence()
-    assert _shown(harness, job) == ("start", "event 1")
-    harness.claim(harness.agent("b"))
-    assert _shown(harness, job) == ()
-    harness.log(job, 2, 0, "start")
-    assert _shown(harness, job) == ("start",)
-
-
 def test_an_older_checkpoint_than_the_last_attempt_brings_older_lines_back(harness: QueueHarness) -> None:
     job = harness.job()
     harness.agent("a")
@@ -130,29 +118,6 @@ def test_a_log_takes_no_more_than_it_may_however_long_its_lines_are_and_the_olde
     assert len(page.lines) == 100_000 // (8003 + logs.LINE_BYTES)
     whole = harness.look(logs.read_all, job, 0, 100)
     assert (whole.first, whole.lines) == (page.first, page.lines)
-
-
-def test_a_log_of_empty_lines_has_a_bound_too(harness: QueueHarness) -> None:
-    harness.log_bytes = 10_000
-    job = harness.job()
-    harness.claim(harness.agent("a"))
-    for first in range(0, 1000, 100):
-        harness.log(job, 1, first, *[""] * 100)
-    page = harness.look(logs.read, job, 0, 1000)
-    assert (page.first, len(page.lines)) == (1000 - 10_000 // logs.LINE_BYTES, 10_000 // logs.LINE_BYTES)
-
-
-def test_lines_of_earlier_attempts_go_before_those_of_the_latest(harness: QueueHarness) -> None:
-    harness.log_bytes = 5 * (1000 + logs.LINE_BYTES)
-    job = harness.job()
-    for attempt, name in enumerate("ab", start=1):
-        harness.claim(harness.agent(name))
-        harness.log(job, attempt, 0, *["x" * 999 + name] * 3)
-        if attempt == 1:
-            harness.record_save(job, 1, log_lines=3)
-    assert harness.look(logs.read_all, job, 0, 10).lines == ("x" * 999 + "a",) * 2 + ("x" * 999 + "b",) * 3
-    harness.log(job, 2, 3, *["x" * 999 + "b"] * 2)
-    assert harness.look(logs.read_all, job, 0, 10).lines == ("x" * 999 + "b",) * 5
 
 
 def test_whatever_is_added_twice_late_or_removed_the_count_is_what_is_there(harness: QueueHarness) -> None:

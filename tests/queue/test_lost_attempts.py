@@ -85,7 +85,7 @@ def test_losses_on_one_node_are_the_nodes_and_not_the_jobs(harness: QueueHarness
     assert not harness.row(job).held
 
 
-@pytest.mark.parametrize("proof", ["saved", "failed"])
+@pytest.mark.parametrize("proof", ["saved", "checkpointed", "failed"])
 def test_a_report_in_between_shows_that_the_job_is_sound(harness: QueueHarness, proof: str) -> None:
     job = harness.job()
     for number, name in enumerate(("a", "b", "c", "d", "e"), 1):
@@ -93,10 +93,12 @@ def test_a_report_in_between_shows_that_the_job_is_sound(harness: QueueHarness, 
         if name == "c":
             if proof == "saved":
                 harness.record_save(job, number)
-            else:
+                continue
+            if proof == "failed":
                 harness.record_completion(job, number, exit_code=1)
-        else:
-            harness.silence()
+                continue
+            harness.record_checkpoint(job, number)
+        harness.silence()
     assert not harness.row(job).held
 
 

@@ -5,8 +5,7 @@ from pydantic import ValidationError
 from tests.queue.queue_harness import QueueHarness, computed
 
 from gleaner.agent.job_spec import JobSpec, SelfSave
-from gleaner.agent.messages import Assignment, ReturnReason
-from gleaner.agent.privileged.shim.head_room import NEEDS_MEMORY
+from gleaner.agent.messages import Assignment
 from gleaner.control.queue import node_health
 from gleaner.control.states import Outcome, State
 
@@ -80,43 +79,8 @@ def test_neither_the_lists_of_exit_codes_nor_the_node_have_to_do_with_it(harness
     )
 
 
-def test_the_report_once_more_changes_nothing(harness: QueueHarness) -> None:
-    harness.job(memory_mib=512, most_memory_mib=4096)
-    agent = harness.agent("a")
-    work = harness.claim_one(agent)
-    _meet_limit(harness, work)
-    before = harness.everything()
-    _meet_limit(harness, work)
-    assert harness.everything() == before
-
-
-def test_the_report_of_an_attempt_that_was_given_up_as_lost_counts(harness: QueueHarness) -> None:
-    job, agent = harness.job(memory_mib=512, most_memory_mib=4096), harness.agent("a")
-    work = harness.claim_one(agent)
-    harness.record_checkpoint(job, work.attempt)
-    harness.silence()
-    _meet_limit(harness, work)
-    harness.record_heartbeat(agent)
-    again = harness.claim_one(agent)
-    assert (again.memory_mib, again.attempt, again.checkpoint is not None) == (1024, 2, True)
-
-
 def test_the_range_is_rounded_as_other_memory_is_and_may_not_end_before_it_begins(harness: QueueHarness) -> None:
     detail = harness.detail(harness.job(memory_mib=500, most_memory_mib=4000))
     assert (detail.job.memory_mib, detail.spec.most_memory_mib) == (512, 4096)
     with pytest.raises(ValidationError, match="the most memory is less than the least: 512 MiB, and at most 100 MiB"):
         JobSpec(name="a", image="a", memory_mib=512, most_memory_mib=100)
-
-
-def test_a_job_that_could_not_be_restored_in_its_memory_is_not_held_before_it_has_had_the_most(
-    harness: QueueHarness,
-) -> None:
-    job = harness.job(memory_mib=512, most_memory_mib=1024)
-    for node, memory_mib, is_held in (("a", 512, False), ("b", 1024, False), ("c", 1024, True)):
-        work = harness.claim_one(harness.agent(node))
-        assert work.memory_mib == memory_mib
-        if node == "a":
-            harness.record_checkpoint(job, work.attempt)
-        harness.record_return(job, work.attempt, ReturnReason.UNSAVABLE, detail=NEEDS_MEMORY)
-        assert harness.detail(job).job.held == is_held
-    assert "goes on from checkpoint 1/1 with 1 GiB" in [event.detail for event in harness.detail(job).events]

@@ -1,13 +1,10 @@
 """A job that mounts folders of its node is given only to agents of nodes that have them."""
 
-import pytest
 from tests.queue.queue_harness import QueueHarness
 
 from gleaner.agent.messages import ReturnReason
-from gleaner.control.policy.retries import LONGEST_ELSEWHERE_S
 from gleaner.control.policy.why_waiting import JobNeeds, NodeOutlook, cannot_go_on
-from gleaner.control.queue import compatibility, queries, relocation
-from gleaner.control.queue.errors import Conflict
+from gleaner.control.queue import compatibility, queries
 from gleaner.control.states import State
 
 A, B = "/cvmfs/a", "/cvmfs/b"
@@ -65,18 +62,6 @@ def test_where_no_node_can_fetch_a_jobs_input_the_job_says_so(harness: QueueHarn
     assert claimed(harness, harness.agent("b", node="n2", fetches=("https",))) == [job]
 
 
-def test_a_job_migrates_only_to_a_node_with_the_folder(harness: QueueHarness) -> None:
-    job = harness.job(mounts=(A,))
-    harness.claim_one(harness.agent("a", node="n1", mounts=(A,)))
-    harness.agent("b", node="n2", mounts=(B,))
-    harness.agent("c", node="n3", mounts=(A,))
-    with pytest.raises(Conflict, match=f"job {job} cannot be migrated to n2: it cannot continue there"):
-        harness.do(relocation.ask, job, to="n2", by="ada", now_s=harness.now_s)
-    _, (seen,) = harness.look(relocation.nodes_and_jobs, settled_s=0.0, assumed_s=1.0, now_s=harness.now_s)
-    assert seen.misfits == ("n2",)
-    harness.do(relocation.ask, job, to="n3", by="ada", now_s=harness.now_s)
-
-
 def test_a_node_that_has_lost_a_folder_gets_no_such_job_before_its_next_agent_and_the_job_loses_nothing(
     harness: QueueHarness,
 ) -> None:
@@ -97,15 +82,6 @@ def test_a_node_that_has_lost_a_folder_gets_no_such_job_before_its_next_agent_an
     harness.record_heartbeat("a0")
     assert claimed(harness, "a0") == [other]
     assert claimed(harness, harness.agent("b", node="n1", mounts=(A, B))) == [job, same]
-
-
-def test_a_folder_that_the_node_did_not_name_keeps_the_job_off_for_a_while(harness: QueueHarness) -> None:
-    job, agent = harness.job(mounts=(A,)), harness.agent("a", mounts=(A,))
-    harness.record_return(job, harness.claim_one(agent).attempt, ReturnReason.MOUNT_MISSING, "what?")
-    assert claimed(harness, agent) == []
-    harness.now_s += LONGEST_ELSEWHERE_S
-    harness.record_heartbeat(agent)
-    assert claimed(harness, agent) == [job]
 
 
 def test_an_agent_looks_again_at_a_node_that_lacked_a_folder_an_hour_ago(harness: QueueHarness) -> None:

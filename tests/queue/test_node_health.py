@@ -1,22 +1,12 @@
 """A node is excluded for what it does to jobs that run elsewhere, and never for what jobs do to themselves."""
 
-import itertools
-from dataclasses import dataclass, field
-
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from sqlalchemy import select
 from tests.queue.queue_harness import QueueHarness, computed
 
 from gleaner.agent.messages import ReturnReason
-from gleaner.control.models.jobs import Ending
 from gleaner.control.policy import returns
 from gleaner.control.policy.retries import LONGEST_ELSEWHERE_S
-from gleaner.control.policy.returns import Blame
 from gleaner.control.queue import lanes, node_health, queries
-from gleaner.control.queue.database import connect, migrate
-from gleaner.control.queue.tables import ATTEMPT
 from gleaner.control.states import Outcome, State
 
 HOUR_S, DAY_S = 3600.0, 86400.0
@@ -108,24 +98,6 @@ def test_what_ran_elsewhere_earlier_counts_only_if_it_failed_here_at_once(
     assert _excluded(harness) == (("bad",) if computed_s == 0 else ())
 
 
-@pytest.mark.parametrize("seconds_more", [0, 1])
-def test_a_job_that_still_runs_elsewhere_for_longer_than_it_took_to_fail_here_counts(
-    harness: QueueHarness, seconds_more: int
-) -> None:
-    _jobs(harness, 5)
-    _nodes(harness, "bad", "good")
-    for _ in range(5):
-        _fail(harness, "bad")
-    harness.now_s += 16
-    harness.record_heartbeat("good")
-    assert len(harness.claim("good", most=5)) == 5
-    harness.now_s += 120 + seconds_more
-    _jobs(harness, 1)
-    harness.record_heartbeat("bad")
-    _fail(harness, "bad")
-    assert _excluded(harness) == (("bad",) if seconds_more else ())
-
-
 @pytest.mark.parametrize("why", [ReturnReason.CANNOT_RESTORE, ReturnReason.CHECKPOINT_BROKEN])
 @pytest.mark.parametrize("restored_elsewhere", [True, False])
 def test_a_refused_restore_counts_if_the_same_checkpoint_is_restored_elsewhere(
@@ -165,16 +137,6 @@ def test_a_job_that_runs_well_ends_the_row_unless_it_began_before_it(harness: Qu
     assert _excluded(harness) == (), "the fifth has run elsewhere, but the row is over"
 
 
-def test_failures_of_the_day_before_say_nothing(harness: QueueHarness) -> None:
-    _jobs(harness, 5)
-    _nodes(harness, "bad", "good")
-    for _ in range(5):
-        _fail(harness, "bad")
-    harness.now_s += DAY_S + 1
-    _run(harness)
-    assert _excluded(harness) == ()
-
-
 def test_an_excluded_node_takes_no_job_then_one_and_all_when_that_runs_well(harness: QueueHarness) -> None:
     _failed_and_ran(harness, "aaaaa")
     _jobs(harness, 9)
@@ -204,18 +166,6 @@ def test_each_canary_that_fails_and_runs_elsewhere_doubles_the_time_up_to_a_day(
         _run(harness)
         hours.append(((_until_s(harness) or 0.0) - harness.now_s) / HOUR_S)
     assert hours == [2, 4, 8, 16, 24, 24]
-
-
-def test_a_canary_that_fails_everywhere_does_not_exclude_the_node_again(harness: QueueHarness) -> None:
-    _failed_and_ran(harness, "aaaaa")
-    (job,) = _jobs(harness, 1, retries=0)
-    harness.now_s += HOUR_S
-    harness.record_heartbeat("bad")
-    assert _fail(harness, "bad") == job
-    harness.now_s += 16
-    harness.record_heartbeat("good")
-    assert _fail(harness, "good") == job
-    assert (harness.row(job).outcome, _until_s(harness)) == (Outcome.FAILED, harness.now_s - 16 + returns.CANARY_S)
 
 
 def test_the_retries_that_an_excluded_node_has_cost_are_refunded(harness: QueueHarness) -> None:
@@ -261,18 +211,12 @@ def test_where_no_other_node_is_known_or_it_computed_before_it_is_not_spared(
     assert harness.row(job).outcome is Outcome.FAILED
 
 
-def _saved_on_n1(harness: QueueHarness) -> int:
-    """Return a job that was saved on n1; there is an agent on the node `bad`, too."""
-    (job,) = _jobs(harness, 1)
-    _nodes(harness, "n1", "bad")
-    harness.record_save(job, harness.claim_one("n1").attempt)
-    return job
-
-
 def test_a_quick_failure_does_not_cost_a_job_what_it_has_saved_until_another_node_was_asked(
     harness: QueueHarness,
 ) -> None:
-    job = _saved_on_n1(harness)
+    (job,) = _jobs(harness, 1)
+    _nodes(harness, "n1", "bad")
+    harness.record_save(job, harness.claim_one("n1").attempt)
     assert _fail(harness, "bad") == job
     assert (harness.row(job).state, harness.detail(job).failures) == (State.SAVED, 1)
     assert harness.detail(job).events[-1].detail == "exit code 1; goes on from checkpoint 1/1, 1 retries left"
@@ -327,48 +271,6 @@ def test_a_pause_holds_up_nobody_else_and_grows_and_has_a_bound(harness: QueueHa
     assert [round(pause_s) for pause_s in paused] == [10, 20, 40, 80, 160, 320, 600, 600, 600, 600]
 
 
-def test_a_job_that_only_one_node_can_take_waits_a_bounded_time_for_another(harness: QueueHarness) -> None:
-    (job,) = _jobs(harness, 1)
-    harness.agent("n1", node="n1")
-    harness.agent("gone", node="gone")
-    harness.record_deregistration("gone")
-    _fail(harness, "n1")
-    harness.now_s += 16
-    assert harness.claim("n1") == ()
-    harness.now_s += LONGEST_ELSEWHERE_S
-    assert harness.claim_one("n1").job == job
-
-
-def _lose_all_agents_and_wait(harness: QueueHarness, back: str) -> None:
-    """Lose all agents; much later one of them is heard again."""
-    harness.silence()
-    harness.now_s += LONGEST_ELSEWHERE_S
-    harness.record_heartbeat(back)
-
-
-def test_a_job_kept_off_a_node_for_a_while_may_go_there_again_though_its_next_agent_was_lost(
-    harness: QueueHarness,
-) -> None:
-    job = _saved_on_n1(harness)
-    assert _fail(harness, "bad") == job
-    harness.now_s += 20
-    assert harness.claim("bad") == ()
-    assert harness.claim_one("n1").job == job
-    _lose_all_agents_and_wait(harness, "bad")
-    assert harness.claim_one("bad").job == job
-
-
-def test_a_node_that_called_a_checkpoint_broken_gets_it_again_though_the_next_agent_was_lost(
-    harness: QueueHarness,
-) -> None:
-    job = _saved_on_n1(harness)
-    harness.record_return(job, harness.claim_one("bad").attempt, ReturnReason.CHECKPOINT_BROKEN)
-    assert harness.claim("bad") == ()
-    assert harness.claim_one("n1").job == job
-    _lose_all_agents_and_wait(harness, "bad")
-    assert harness.claim_one("bad").job == job
-
-
 def test_a_job_that_was_cancelled_or_held_in_its_pause_stays_so(harness: QueueHarness) -> None:
     cancelled, held = _jobs(harness, 2)
     harness.agent("only", node="only")
@@ -391,114 +293,3 @@ def test_jobs_that_pause_are_no_work_for_the_planner(harness: QueueHarness) -> N
     harness.now_s += 16
     harness.claim("only", cpus=0 + 1, memory_mib=1)
     assert [each.count for each in harness.look(queries.waiting)] == [1]
-
-
-@dataclass
-class Cluster:
-    """Nodes that take jobs in turn. A bad one breaks every job at once, a broken job fails everywhere."""
-
-    harness: QueueHarness
-    bad: tuple[bool, ...]
-    broken: dict[int, bool]
-    excluded: set[str] = field(default_factory=set)
-
-    @property
-    def nodes(self) -> dict[str, bool]:
-        return {f"n{number}": is_bad for number, is_bad in enumerate(self.bad)}
-
-    def work(self, node: str, how: ReturnReason | None, *, most: int) -> None:
-        """Let the node take jobs, and each of them end: well, with an error, or killed."""
-        self.harness.record_heartbeat(node)
-        for each in self.harness.claim(node, cpus=most, most=most):
-            if not (self.nodes[node] or self.broken[each.job]):
-                self.harness.record_completion(each.job, each.attempt)
-            elif how is None:
-                self.harness.record_completion(each.job, each.attempt, exit_code=137, spent=computed(0.0))
-            else:
-                self.harness.record_return(each.job, each.attempt, how)
-            self.check()
-
-    def check(self) -> None:
-        """Compare the nodes that were just excluded with the rule, in plain words over all attempts."""
-        now = {name for name, node in self.harness.look(node_health.distrusted_nodes).items() if node.excluded_until_s}
-        for node in now - self.excluded:
-            assert self.nodes[node], "a node that breaks nothing is never excluded"
-            with self.harness.engine.connect() as connection:
-                attempts = list(connection.execute(select(ATTEMPT)))
-            ran = {each.job for each in attempts if each.node != node and each.ending is Ending.SUCCEEDED}
-            failed = {each.job for each in attempts if each.node == node and each.blame is not None} & ran
-            groups = {self.harness.row(job).group for job in failed}
-            assert len(failed) >= (5 if len(groups) == 1 else 3)
-            assert not any(
-                each.node == node and each.blame is Blame.JOB and self.is_open(each.job) for each in attempts
-            )
-        self.excluded = now
-
-    def is_open(self, job: int) -> bool:
-        return self.harness.row(job).state is not State.COMPLETE
-
-
-@pytest.mark.slow
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))  # pyright: ignore[reportArgumentType]
-@given(
-    bad=st.lists(st.booleans(), min_size=1, max_size=4).map(tuple),
-    campaigns=st.lists(
-        st.tuples(st.sampled_from("ab"), st.integers(1, 8), st.sampled_from([False, False, True])),
-        min_size=1,
-        max_size=5,
-    ),
-    retries=st.integers(0, 3),
-    kills=st.booleans(),
-    most=st.sampled_from([1, 8]),
-)
-def test_whatever_is_bad_every_job_ends_and_only_bad_nodes_are_excluded_by_the_rule(
-    tmp_path_factory: pytest.TempPathFactory,
-    bad: tuple[bool, ...],
-    campaigns: list[tuple[str, int, bool]],
-    retries: int,
-    *,
-    kills: bool,
-    most: int,
-) -> None:
-    engine = connect(f"sqlite:///{tmp_path_factory.mktemp('queue') / 'queue.db'}")
-    migrate(engine)
-    harness = QueueHarness(engine)
-    broken: dict[int, bool] = {}
-    for group, count, is_broken in campaigns:
-        broken |= dict.fromkeys(_jobs(harness, count, retries=retries, group=group), is_broken)
-    cluster = Cluster(harness, bad, broken)
-    _nodes(harness, *cluster.nodes)
-    how = ReturnReason.NODE_FAULT if kills else None
-    for _ in range(200):
-        rows = [harness.row(job) for job in broken]
-        if all(row.state is State.COMPLETE or row.held for row in rows):
-            break
-        for node in cluster.nodes:
-            cluster.work(node, how, most=most)
-        harness.now_s += 60
-    for job, is_broken in broken.items():
-        detail = harness.detail(job)
-        assert detail.job.state is State.COMPLETE or detail.job.held
-        assert (detail.job.outcome is Outcome.SUCCEEDED) == ("succeeded" in harness.endings(job))
-        if is_broken:
-            assert detail.job.outcome is not Outcome.SUCCEEDED
-        elif sum(bad) <= 1 < len(bad):
-            assert (detail.job.outcome, detail.job.held) == (Outcome.SUCCEEDED, False), "one bad node ends no job"
-
-
-@pytest.mark.parametrize("groups", ["a", "ab", "abc"])
-@pytest.mark.parametrize("how", [None, ReturnReason.NODE_FAULT])
-def test_a_node_that_breaks_every_job_is_excluded_within_five_jobs(
-    harness: QueueHarness, groups: str, how: ReturnReason | None
-) -> None:
-    cluster = Cluster(harness, (True, False), {})
-    _nodes(harness, *cluster.nodes)
-    for group in itertools.islice(itertools.cycle(groups), 5):
-        cluster.broken |= dict.fromkeys(_jobs(harness, 1, group=group, retries=0), False)
-        cluster.work("n0", how, most=1)
-        harness.now_s += 16
-        cluster.work("n1", how, most=1)
-        if cluster.excluded:
-            break
-    assert (cluster.excluded, len(cluster.broken)) == ({"n0"}, 5 if groups == "a" else 3)
-    assert all(harness.row(job).outcome is Outcome.SUCCEEDED for job in cluster.broken)

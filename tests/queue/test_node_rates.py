@@ -1,13 +1,11 @@
 """Node rates: what reports have measured on each node, and what a new agent is told of it."""
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from tests.queue.queue_harness import LEASE_S, SPENT, QueueHarness, digest
+from tests.queue.queue_harness import LEASE_S, SPENT, QueueHarness, checkpoint
 
 from gleaner.agent.messages import (
-    Checkpoint,
     Checkpointed,
     Completed,
     Deregistration,
@@ -19,10 +17,9 @@ from gleaner.agent.messages import (
     SaveMeasurement,
     Way,
 )
-from gleaner.agent.timing.save_cost import MIB, MOST_SAMPLES
+from gleaner.agent.timing.save_cost import MIB
 from gleaner.control.policy.rate_estimates import ERRORS_KEPT, RateRules
 from gleaner.control.queue import agents, node_health
-from gleaner.control.queue.database import connect
 
 DAY = 86_400.0
 RULES = RateRules(half_life_s=60 * DAY, prior_s=30 * DAY)
@@ -33,8 +30,7 @@ def _measured(mib: int, took_s: float, expected_s: float | None = None) -> SaveM
 
 
 def _saved(mib: int = 100, took_s: float = 1.0, expected_s: float | None = None) -> Saved:
-    made = Checkpoint(attempt=1, number=1, digest=digest(1), size_bytes=1, log_lines=0)
-    return Saved(checkpoint=made, slice=SPENT, measured=_measured(mib, took_s, expected_s))
+    return Saved(checkpoint=checkpoint(1), slice=SPENT, measured=_measured(mib, took_s, expected_s))
 
 
 def _learn(harness: QueueHarness, job: int, report: Saved | Checkpointed | Completed | Returned) -> None:
@@ -61,38 +57,15 @@ def test_a_node_is_told_what_its_own_saves_have_cost(harness: QueueHarness) -> N
     assert _told(harness, "n2").saves == ((100, 2.0), (200, 4.0), (400, 8.0))
 
 
-def test_only_the_newest_measurements_are_kept(harness: QueueHarness) -> None:
-    job = _running_on(harness, "n1")
-    for number in range(MOST_SAMPLES + 5):
-        _learn(harness, job, _saved(100, float(number)))
-    assert [took_s for _, took_s in _told(harness, "n1").saves] == list(range(5, MOST_SAMPLES + 5))
-
-
 def test_a_restore_counts_at_the_attempts_end_and_not_at_each_periodic_save(harness: QueueHarness) -> None:
     job = _running_on(harness, "n1")
     cost = RestoreMeasurement(stored_bytes=100 * MIB, took_s=0.5, way=Way.SHIM)
     spent = SPENT.model_copy(update={"restored": cost})
-    made = Checkpoint(attempt=1, number=1, digest=digest(1), size_bytes=1, log_lines=0)
-    _learn(harness, job, Checkpointed(checkpoint=made, slice=spent))
+    _learn(harness, job, Checkpointed(checkpoint=checkpoint(1), slice=spent))
     assert _told(harness, "n1") == NodeRates()
     _learn(harness, job, Completed(exit_code=0, slice=spent))
     _learn(harness, job, Returned(why=ReturnReason.SAVE_FAILED, slice=spent))
     assert _told(harness, "n1").restores == ((100, 0.5), (100, 0.5))
-
-
-def test_a_workload_that_saves_itself_says_nothing_of_its_node(harness: QueueHarness) -> None:
-    job = _running_on(harness, "n1")
-    slow = RestoreMeasurement(stored_bytes=MIB, took_s=60, way=Way.SELF)
-    itself = _saved().model_copy(
-        update={
-            "measured": _measured(1, 60).model_copy(update={"way": Way.SELF}),
-            "slice": SPENT.model_copy(update={"restored": slow}),
-        }
-    )
-    _learn(harness, job, itself)
-    assert _told(harness, "n1") == NodeRates()
-    _learn(harness, job, itself.model_copy(update={"measured": None}))
-    assert _told(harness, "n1") == NodeRates()
 
 
 def test_a_node_is_told_how_many_others_saved_around_the_last_boundary(harness: QueueHarness) -> None:
@@ -138,21 +111,6 @@ def test_a_save_that_began_just_before_the_end_makes_no_node_look_faster(harness
     assert _told(harness, "n1").saves == ((100, 10.0),) * 4
 
 
-def test_what_is_published_after_it_was_given_up_was_late_all_the_same(harness: QueueHarness) -> None:
-    job = _running_on(harness, "n1")
-    harness.record_return(job, 1, ReturnReason.TOO_LATE)
-    _learn(harness, job, Returned(why=ReturnReason.TOO_LATE, slice=SPENT, measured=_measured(100, 10.0, 4.0)))
-    harness.record_save(job, 1)
-    _learn(harness, job, _saved(100, 11.0, 4.0))
-    assert _told(harness, "n1").late
-
-
-def test_a_save_that_had_not_begun_says_nothing_of_the_node(harness: QueueHarness) -> None:
-    job = _running_on(harness, "n1")
-    _learn(harness, job, Returned(why=ReturnReason.TOO_LATE, slice=SPENT))
-    assert _told(harness, "n1") == NodeRates()
-
-
 def test_how_far_the_estimate_of_an_agents_end_was_off_is_kept_and_a_late_one_counts_as_longer(
     harness: QueueHarness,
 ) -> None:
@@ -195,41 +153,10 @@ def test_agents_that_end_well_make_the_fleet_look_safer(harness: QueueHarness) -
     assert _mtbf_s(harness) == pytest.approx(35 * DAY)
 
 
-def _vanish(harness: QueueHarness, name: str) -> None:
-    harness.silence()
-    assert harness.do(agents.close_silent, name, now_s=harness.now_s, losses_until_held=3, rates=RULES)
-
-
 def test_an_agent_that_vanishes_long_before_its_end_is_a_loss(harness: QueueHarness) -> None:
     harness.agent("a", end_s=harness.now_s + 5 * DAY)
     harness.now_s += DAY
     harness.record_heartbeat("a")
-    _vanish(harness, "a")
+    harness.silence()
+    assert harness.do(agents.close_silent, "a", now_s=harness.now_s, losses_until_held=3, rates=RULES)
     assert _mtbf_s(harness) == pytest.approx((30 * DAY + DAY + LEASE_S) / 2)
-
-
-def test_an_agent_that_falls_silent_at_its_end_is_none(harness: QueueHarness) -> None:
-    harness.agent("a", end_s=harness.now_s + DAY)
-    harness.now_s += DAY - LEASE_S / 2
-    harness.record_heartbeat("a")
-    _vanish(harness, "a")
-    assert _mtbf_s(harness) == pytest.approx(31 * DAY, rel=1e-3)
-
-
-def test_what_was_seen_long_ago_counts_less(harness: QueueHarness) -> None:
-    harness.agent("a", end_s=harness.now_s + DAY)
-    _vanish(harness, "a")
-    harness.now_s += RULES.half_life_s
-    harness.agent("b", node="node-of-a")
-    harness.record_deregistration("b")
-    harness.do(node_health.record_exposure, "b", vanished=False, rules=RULES, now_s=harness.now_s)
-    assert _mtbf_s(harness) == pytest.approx(30 * DAY / 1.5, rel=1e-3)
-
-
-@pytest.mark.postgres
-def test_reports_of_one_node_at_once_all_count(postgres_url: str) -> None:
-    harness = QueueHarness(connect(postgres_url))
-    job = _running_on(harness, "n1")
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: _learn(harness, job, _saved()), range(12)))
-    assert len(_told(harness, "n1").saves) == 12

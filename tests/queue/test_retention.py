@@ -1,7 +1,6 @@
 """Retention: what is removed from the queue, what stays, and what a log shows that has lost its beginning."""
 
 from collections import deque
-from typing import Any
 
 from tests.queue.queue_harness import QueueHarness
 
@@ -53,32 +52,6 @@ def test_lines_that_come_again_after_they_are_gone_stay_gone(harness: QueueHarne
     for _ in range(2):
         assert shown(harness, job) == (4, numbered(4, 6))
         harness.log(job, 1, 2, *numbered(2, 6))
-
-
-def test_jobs_are_looked_at_page_by_page(harness: QueueHarness) -> None:
-    complete, recent, waiting, silent = (harness.job() for _ in range(4))
-    harness.agent("a")
-    for job in (complete, recent, waiting):
-        harness.claim_one("a")
-        harness.log(job, 1, 0, *numbered(0, 6))
-    harness.record_completion(complete, 1)
-    harness.now_s += 100
-    harness.record_completion(recent, 1)
-
-    def look(after: int = 0, **changed: int) -> retention.SeenJobs:
-        asked: dict[str, Any] = {"after": after, "before_s": harness.now_s, "spent_s": 0, "limit": 10}
-        return harness.look(retention.look_at_jobs, **asked | changed)
-
-    assert look() == retention.SeenJobs(silent, old=(complete,))
-    assert look(limit=1) == retention.SeenJobs(complete, old=(complete,))
-    assert look(complete, limit=2) == retention.SeenJobs(waiting, old=())
-    assert look(silent) == retention.SeenJobs(None, old=())
-    trim(harness, complete)
-    assert look().old == (complete,)
-    assert harness.do(retention.remove_events, (complete,), before_s=1e9, at_most=2) == 2
-    assert look().old == (complete,)
-    assert harness.do(retention.remove_events, (complete, recent), before_s=1e9, at_most=100) > 1
-    assert look().old == ()
 
 
 def test_an_old_job_stays_and_says_that_its_log_is_gone(harness: QueueHarness) -> None:

@@ -14,7 +14,7 @@ from gleaner.control.control_state import ControlState
 from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.queue import decisions, jobs, logs, queries, retention
 from gleaner.control.queue.database import transaction
-from gleaner.control.queue.errors import NotLeading, QueueError
+from gleaner.control.queue.errors import NotLeading
 from gleaner.control.queue.retention import DAY_S
 from gleaner.control.queue.tables import EVENT, LOG, TOKEN
 from gleaner.control.settings import QueueSettings, Settings, StorageSettings
@@ -111,14 +111,6 @@ def old_job(queue: QueueHarness, lines: int) -> None:
     queue.now_s += 11 * DAY_S
 
 
-def test_a_program_that_does_not_lead_removes_nothing(queue: QueueHarness, state: ControlState) -> None:
-    old_job(queue, 7000)
-    state.leads_until_s = 0.0
-    with pytest.raises(NotLeading):
-        prune(state, queue.now_s)
-    assert rows(queue)["log"] == 7000
-
-
 def test_a_program_that_leads_no_more_stops_after_what_it_has_begun(queue: QueueHarness, state: ControlState) -> None:
     old_job(queue, 7000)
     state.leads_until_s = 1.0
@@ -126,19 +118,6 @@ def test_a_program_that_leads_no_more_stops_after_what_it_has_begun(queue: Queue
     with pytest.raises(NotLeading):
         prune(state, queue.now_s)
     assert rows(queue)["log"] == 7000 - 2 * logs.REMOVED
-
-
-def test_a_queue_that_does_not_answer_is_left_for_the_next_pass(queue: QueueHarness, state: ControlState) -> None:
-    old_job(queue, 7000)
-    with queue.engine.begin() as connection:
-        connection.exec_driver_sql("ALTER TABLE logged RENAME TO elsewhere")
-    with pytest.raises(QueueError):
-        prune(state, queue.now_s)
-    with queue.engine.begin() as connection:
-        connection.exec_driver_sql("ALTER TABLE elsewhere RENAME TO logged")
-    assert rows(queue)["log"] == 7000
-    prune(state, queue.now_s)
-    assert rows(queue)["log"] == 0
 
 
 def decide(queue: QueueHarness, **given: str) -> int:

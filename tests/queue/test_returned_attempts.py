@@ -49,19 +49,12 @@ def test_a_failure_starts_over_and_no_old_checkpoint_is_named(harness: QueueHarn
     assert harness.claim_one("a").checkpoint is None
 
 
-def test_an_image_that_the_site_refuses_holds_the_job_with_that_reason(harness: QueueHarness) -> None:
-    job = harness.job()
-    harness.claim(harness.agent("a"))
-    harness.record_return(job, 1, ReturnReason.IMAGE_REFUSED, "pythia:8 may not run here")
-    assert (harness.row(job).state, harness.row(job).held) == (State.NEW, True)
-    assert harness.look(queries.hold_reason, job) == "image refused: pythia:8 may not run here"
-
-
 def test_an_image_that_the_site_refuses_holds_the_whole_campaign(harness: QueueHarness) -> None:
     campaign = harness.submit(indices=(1, 2, 3))
     first = harness.claim_one(harness.agent("a"))
     harness.record_return(first.job, first.attempt, ReturnReason.IMAGE_REFUSED, "pythia:8 may not run here")
-    assert all(harness.row(job).held for job in campaign.jobs)
+    for job in campaign.jobs:
+        assert harness.look(queries.hold_reason, job) == "image refused: pythia:8 may not run here"
 
 
 @pytest.mark.parametrize(
@@ -77,22 +70,36 @@ def test_a_return_costs_nothing_and_goes_back_to_the_last_checkpoint(harness: Qu
     assert (harness.row(job).state, harness.row(job).held, harness.detail(job).failures) == (State.SAVED, False, 0)
 
 
-def _futile(harness: QueueHarness, job: int, node: str, why: ReturnReason) -> None:
+def _come_to_nothing(harness: QueueHarness, job: int, node: str, why: ReturnReason) -> None:
+    """Let an agent on this node claim the job, and return it."""
     agent = harness.agent(f"on-{node}-{harness.row(job).attempt}", node=node)
     harness.record_return(job, harness.claim_one(agent).attempt, why, "killed")
 
 
-def test_a_job_that_is_killed_on_three_different_nodes_is_held(harness: QueueHarness) -> None:
+@pytest.mark.parametrize(
+    ("why", "nodes"),
+    [
+        (ReturnReason.NODE_FAULT, ("n1", "n2", "n1", "n3")),
+        (ReturnReason.NODE_LACKS, ("n1", "n2", "n3")),
+        (ReturnReason.UNSAVABLE, ("n1", "n2")),
+        (ReturnReason.UNSAVABLE, ("n1", "n1")),
+        (ReturnReason.IMAGE_MISSING, ("n1", "n2")),
+        (ReturnReason.INPUT_MISSING, ("n1", "n2")),
+    ],
+)
+def test_a_job_that_so_many_nodes_cannot_run_is_held_with_the_reason_and_costs_no_retry(
+    harness: QueueHarness, why: ReturnReason, nodes: tuple[str, ...]
+) -> None:
     job = harness.job()
-    for node in ("n1", "n2", "n1", "n3"):
+    for node in nodes:
         assert not harness.row(job).held
-        _futile(harness, job, node, ReturnReason.NODE_FAULT)
-    assert harness.row(job).held
-    assert harness.look(queries.hold_reason, job) == "node fault: killed; found 4 times, on n1, n2, n3"
-    harness.release(job)
-    _futile(harness, job, "n4", ReturnReason.NODE_FAULT)
-    assert not harness.row(job).held  # the count began anew
+        _come_to_nothing(harness, job, node, why)
+    found = f"found {len(nodes)} times, on {', '.join(sorted(set(nodes)))}"
+    assert harness.look(queries.hold_reason, job) == f"{why}: killed; {found}"
     assert harness.detail(job).failures == 0
+    harness.release(job)
+    _come_to_nothing(harness, job, "n9", why)
+    assert not harness.row(job).held, "the count began again"
 
 
 @pytest.mark.parametrize(
@@ -101,6 +108,7 @@ def test_a_job_that_is_killed_on_three_different_nodes_is_held(harness: QueueHar
         (ReturnReason.NODE_FAULT, 1, False),
         (ReturnReason.NODE_FAULT, 0, True),
         (ReturnReason.NODE_LACKS, 0, False),
+        (ReturnReason.UNSAVABLE, 1, False),
         (ReturnReason.SAVE_FAILED, 1, True),
     ],
 )
@@ -126,43 +134,10 @@ def test_a_job_that_comes_to_nothing_five_times_is_held_also_where_there_is_one_
         ReturnReason.SAVE_FAILED,
     ):
         assert not harness.row(job).held
-        _futile(harness, job, "only", why)
+        _come_to_nothing(harness, job, "only", why)
     assert (
         harness.look(queries.hold_reason, job) == "came to nothing 5 times in a row, the last time: save failed: killed"
     )
-
-
-NO_QUEUE = "it has a POSIX message queue (mq_open): use a pipe"
-
-
-def _unsavable(harness: QueueHarness, job: int, node: str, why: ReturnReason = ReturnReason.UNSAVABLE) -> None:
-    agent = harness.agent(f"on-{node}-{harness.row(job).attempt}", node=node)
-    harness.record_return(job, harness.claim_one(agent).attempt, why, NO_QUEUE)
-
-
-def test_a_job_that_two_nodes_cannot_save_for_a_reason_of_its_own_is_held_with_it(harness: QueueHarness) -> None:
-    job = harness.job()
-    harness.agent("other", node="n2")
-    _unsavable(harness, job, "n1")
-    assert not harness.row(job).held
-    assert harness.claim(harness.agent("again", node="n1")) == ()  # another node is to try it
-    _unsavable(harness, job, "n2")
-    assert harness.row(job).held
-    assert harness.look(queries.hold_reason, job) == f"cannot be saved: {NO_QUEUE}; found 2 times, on n1, n2"
-    assert harness.detail(job).failures == 0
-    harness.release(job)
-    _unsavable(harness, job, "n1")
-    assert not harness.row(job).held  # the count began anew
-
-
-@pytest.mark.parametrize("why", [ReturnReason.IMAGE_MISSING, ReturnReason.INPUT_MISSING])
-def test_one_node_that_finds_no_image_or_input_holds_no_job(harness: QueueHarness, why: ReturnReason) -> None:
-    job = harness.job()
-    harness.agent("other", node="n2")
-    _unsavable(harness, job, "n1", why)
-    assert not harness.row(job).held
-    _unsavable(harness, job, "n2", why)
-    assert harness.look(queries.hold_reason, job) == f"{why}: {NO_QUEUE}; found 2 times, on n1, n2"
 
 
 def _missing(harness: QueueHarness, agent: str, *, most: int) -> int:
@@ -203,29 +178,12 @@ def test_a_campaign_that_has_computed_is_not_held_because_nodes_have_lost_its_im
     assert sum(harness.row(job).held for job in campaign.jobs) == 3  # those that both have tried
 
 
-def test_a_job_for_which_no_node_has_what_it_needs_is_held(harness: QueueHarness) -> None:
-    job = harness.job()
-    for number in range(1, 4):
-        assert not harness.row(job).held
-        _unsavable(harness, job, f"n{number}", ReturnReason.NODE_LACKS)
-    assert harness.look(queries.hold_reason, job) == f"node lacks: {NO_QUEUE}; found 3 times, on n1, n2, n3"
-    assert harness.detail(job).failures == 0
-
-
-def test_where_there_is_one_node_it_has_to_say_so_twice(harness: QueueHarness) -> None:
-    job = harness.job()
-    _unsavable(harness, job, "only")
-    assert not harness.row(job).held
-    _unsavable(harness, job, "only")
-    assert harness.look(queries.hold_reason, job) == f"cannot be saved: {NO_QUEUE}; found 2 times, on only"
-
-
 def test_a_job_shows_why_its_last_slice_could_not_be_saved_until_one_is(harness: QueueHarness) -> None:
     job = harness.job()
     assert harness.detail(job).unsaved_because is None
-    _unsavable(harness, job, "n1")
-    assert harness.detail(job).unsaved_because == f"cannot be saved: {NO_QUEUE}"
-    _futile(harness, job, "n2", ReturnReason.TOO_LATE)
+    _come_to_nothing(harness, job, "n1", ReturnReason.UNSAVABLE)
+    assert harness.detail(job).unsaved_because == "cannot be saved: killed"
+    _come_to_nothing(harness, job, "n2", ReturnReason.TOO_LATE)
     assert harness.detail(job).unsaved_because == "too late: killed"
     harness.record_save(job, harness.claim_one(harness.agent("a", node="n1")).attempt)
     assert harness.detail(job).unsaved_because is None
@@ -234,7 +192,7 @@ def test_a_job_shows_why_its_last_slice_could_not_be_saved_until_one_is(harness:
 def test_a_fault_of_the_storage_never_counts_against_the_job(harness: QueueHarness) -> None:
     job = harness.job()
     for number in range(10):
-        _futile(harness, job, f"n{number}", ReturnReason.STORAGE_FAULT)
+        _come_to_nothing(harness, job, f"n{number}", ReturnReason.STORAGE_FAULT)
     assert (harness.row(job).state, harness.row(job).held, harness.detail(job).failures) == (State.NEW, False, 0)
     assert harness.detail(job).attempts[-1].detail == "storage fault: killed"
 
@@ -242,8 +200,8 @@ def test_a_fault_of_the_storage_never_counts_against_the_job(harness: QueueHarne
 def test_a_save_in_between_shows_that_the_job_gets_on(harness: QueueHarness) -> None:
     job = harness.job()
     for node in ("n1", "n2"):
-        _futile(harness, job, node, ReturnReason.NODE_FAULT)
+        _come_to_nothing(harness, job, node, ReturnReason.NODE_FAULT)
     harness.record_save(job, harness.claim_one(harness.agent("a")).attempt)
     for node in ("n3", "n4"):
-        _futile(harness, job, node, ReturnReason.NODE_FAULT)
+        _come_to_nothing(harness, job, node, ReturnReason.NODE_FAULT)
     assert not harness.row(job).held

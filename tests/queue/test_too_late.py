@@ -44,16 +44,6 @@ def test_a_job_that_was_returned_is_not_revived_by_a_late_heartbeat(harness: Que
     assert harness.detail(job).job.state is State.NEW
 
 
-def test_the_same_return_said_twice_counts_once_and_another_is_refused(harness: QueueHarness) -> None:
-    job = running_on(harness, "n1")
-    assert harness.record_return(job, 1, ReturnReason.TOO_LATE, "x")
-    before = harness.everything()
-    assert not harness.record_return(job, 1, ReturnReason.TOO_LATE, "x")
-    with pytest.raises(NotCurrent):
-        harness.record_return(job, 1, ReturnReason.TOO_LATE, "y")
-    assert harness.everything() == before
-
-
 def test_slices_that_come_too_late_hold_no_job_and_keep_no_node_from_being_drained(harness: QueueHarness) -> None:
     """On a cluster whose saves are all late no node could else be drained, and every job would be held in the end."""
     job = running_on(harness, "n1")

@@ -4,15 +4,14 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
-from tests.queue.queue_harness import SPENT, QueueHarness, digest
+from tests.queue.queue_harness import SPENT, QueueHarness, checkpoint
 
-from gleaner.agent.messages import Checkpoint, ReturnReason, Saved
+from gleaner.agent.messages import ReturnReason, Saved
 from gleaner.control.queue import attempt_reports, jobs, transitions
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.errors import Conflict, Invalid, NotCurrent, NotFound, TransitionRefused
-from gleaner.control.queue.tables import METADATA
 from gleaner.control.states import Outcome, State, Transition
 
 
@@ -194,9 +193,8 @@ def test_the_answer_to_saved_may_be_lost_even_if_the_job_has_been_claimed_since(
 def test_a_checkpoint_must_be_of_the_reporting_attempt(harness: QueueHarness) -> None:
     job = going_on(harness)
 
-    other = Checkpoint(attempt=1, number=2, digest=digest(2), size_bytes=1, log_lines=0)
     with pytest.raises(Invalid, match="attempt 2 of job 1 reports a checkpoint of attempt 1"):
-        harness.do(attempt_reports.record_save, job, 2, Saved(checkpoint=other, slice=SPENT), now_s=1.0)
+        harness.do(attempt_reports.record_save, job, 2, Saved(checkpoint=checkpoint(1, 2), slice=SPENT), now_s=1.0)
 
 
 @pytest.mark.parametrize("stand", STANDS, ids=lambda stand: stand.__name__)
@@ -316,8 +314,3 @@ def test_the_tables_refuse_impossible_rows(harness: QueueHarness) -> None:
             connection.execute(text(statement))
             pytest.fail(f"possible: {what}")
     assert harness.everything() == before
-
-
-def test_all_tables_are_empty_until_something_is_submitted(queue_engine: Engine) -> None:
-    assert set(QueueHarness(queue_engine).everything()) == set(METADATA.tables)
-    assert not any(QueueHarness(queue_engine).everything().values())

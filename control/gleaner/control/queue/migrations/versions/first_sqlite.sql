@@ -232,6 +232,15 @@ CREATE TABLE control_view (
     PRIMARY KEY (id),
     CONSTRAINT only_one CHECK (id = 1)
 );
+CREATE TABLE event (
+    at_s FLOAT NOT NULL,
+    what VARCHAR NOT NULL,
+    id INTEGER NOT NULL,
+    job BIGINT NOT NULL,
+    attempt INTEGER,
+    detail TEXT NOT NULL,
+    PRIMARY KEY (id)
+);
 CREATE TABLE agent (
     name VARCHAR NOT NULL,
     node VARCHAR,
@@ -319,9 +328,9 @@ CREATE TABLE job (
     id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
     "group" VARCHAR NOT NULL,
     campaign BIGINT,
+    spec BIGINT NOT NULL,
     "index" INTEGER,
     parameters JSON,
-    spec BIGINT NOT NULL,
     lane INTEGER NOT NULL,
     state VARCHAR(16) NOT NULL,
     outcome VARCHAR(16),
@@ -340,7 +349,7 @@ CREATE TABLE job (
     from_number INTEGER,
     output_digest VARCHAR,
     output_bytes BIGINT,
-    removed_attempt INTEGER,
+    is_removed BOOLEAN NOT NULL,
     submitted_s FLOAT NOT NULL,
     ended_s FLOAT,
     submitter VARCHAR NOT NULL,
@@ -359,12 +368,11 @@ CREATE TABLE job (
     CONSTRAINT running_was_claimed CHECK (state NOT IN ('Running', 'Saved') OR attempt >= 1),
     CONSTRAINT reason_iff_held CHECK ((hold_reason IS NOT NULL) = held),
     CONSTRAINT complete_not_held CHECK (state <> 'Complete' OR NOT held),
+    CONSTRAINT removed_is_complete CHECK (state = 'Complete' OR NOT is_removed),
     CONSTRAINT index_iff_campaign CHECK ((campaign IS NULL) = ("index" IS NULL)),
     CONSTRAINT attempt_counts CHECK (attempt >= 0),
     CONSTRAINT sound_was_made CHECK (sound_attempt BETWEEN earlier_attempts AND attempt),
     CONSTRAINT failures_bounded CHECK (retries >= 0 AND failures BETWEEN 0 AND retries + 1),
-    FOREIGN KEY(campaign) REFERENCES campaign (id),
-    FOREIGN KEY(spec) REFERENCES spec (id),
     FOREIGN KEY(lane) REFERENCES lane (id),
     CONSTRAINT state CHECK (state IN ('New', 'Running', 'Saved', 'Complete')),
     CONSTRAINT outcome CHECK (outcome IN ('succeeded', 'failed', 'cancelled')),
@@ -425,19 +433,12 @@ CREATE TABLE attempt (
     FOREIGN KEY(job) REFERENCES job (id),
     CONSTRAINT blame CHECK (blame IN ('nobody', 'job', 'node'))
 );
-CREATE TABLE event (
-    at_s FLOAT NOT NULL,
-    what VARCHAR NOT NULL,
-    id INTEGER NOT NULL,
-    job BIGINT NOT NULL,
-    attempt INTEGER,
-    detail TEXT NOT NULL,
-    PRIMARY KEY (id),
-    FOREIGN KEY(job) REFERENCES job (id)
-);
 CREATE TABLE logged (
     job BIGINT NOT NULL,
     size_bytes BIGINT NOT NULL,
+    attempt INTEGER NOT NULL,
+    number BIGINT NOT NULL,
+    lines BIGINT NOT NULL,
     PRIMARY KEY (job),
     CONSTRAINT size_counted CHECK (size_bytes >= 0),
     FOREIGN KEY(job) REFERENCES job (id)
@@ -488,15 +489,6 @@ CREATE TABLE log (
     PRIMARY KEY (job, attempt, number),
     FOREIGN KEY(job, attempt) REFERENCES attempt (job, attempt)
 );
-CREATE TABLE trimmed (
-    job BIGINT NOT NULL,
-    attempt INTEGER NOT NULL,
-    number BIGINT NOT NULL,
-    lines BIGINT NOT NULL,
-    PRIMARY KEY (job),
-    CONSTRAINT lines_counted CHECK (lines >= 1),
-    FOREIGN KEY(job, attempt) REFERENCES attempt (job, attempt)
-);
 CREATE INDEX agent_here ON agent (phase) WHERE phase <> 'ended';
 CREATE INDEX attempt_ended ON attempt (ended_s);
 CREATE INDEX attempt_failed ON attempt (node, claimed_s) WHERE blame IS NOT NULL;
@@ -509,7 +501,7 @@ CREATE INDEX ix_token_id ON token (id);
 CREATE INDEX ix_token_name ON token (name);
 CREATE INDEX ix_told_at_s ON told (at_s);
 CREATE INDEX ix_web_session_expires_s ON web_session (expires_s);
-CREATE INDEX job_in_group ON job ("group", id);
+CREATE INDEX job_in_group ON job ("group", id, is_removed);
 CREATE INDEX job_on_agent ON job (agent) WHERE agent IS NOT NULL;
 CREATE INDEX job_output ON job ("group", submitter, output_bytes) WHERE output_bytes IS NOT NULL;
 CREATE INDEX job_running ON job ("group", submitter) WHERE agent IS NOT NULL;
