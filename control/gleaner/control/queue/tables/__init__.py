@@ -1,9 +1,5 @@
-"""The queue's tables, one module for each subject.
+"""The queue's tables, one module for each subject. Statements in hot paths use SQLAlchemy Core on the tables below."""
 
-Statements in hot paths use SQLAlchemy Core on the table of a class, which is an attribute of this package.
-"""
-
-from sqlalchemy import Table
 from sqlmodel import SQLModel
 
 from gleaner.control.models.agents import Phase as Phase
@@ -26,10 +22,42 @@ from gleaner.control.queue.tables.jobs import NeedKind as NeedKind
 METADATA = SQLModel.metadata
 """All tables. Each module that is imported here declares some of them."""
 
-
-def __getattr__(name: str) -> Table:
-    """Return the table with this name, which is written in capitals: `JOB` is the table `job`."""
-    table = METADATA.tables.get(name.lower())
-    if table is None or not name.isupper():
-        raise AttributeError(f"there is no table {name}")
-    return table
+CAMPAIGN = METADATA.tables["campaign"]
+SUBMISSION_KEY = METADATA.tables["submission_key"]
+SPEC = METADATA.tables["spec"]
+LANE = METADATA.tables["lane"]
+LANE_NEED = METADATA.tables["lane_need"]
+JOB = METADATA.tables["job"]
+ATTEMPT = METADATA.tables["attempt"]
+CHECKPOINT = METADATA.tables["checkpoint"]
+EVENT = METADATA.tables["event"]
+LOG = METADATA.tables["log"]
+LOGGED = METADATA.tables["logged"]
+PAUSE = METADATA.tables["pause"]
+MIGRATION = METADATA.tables["migration"]
+AGENT = METADATA.tables["agent"]
+KIND = METADATA.tables["kind"]
+FIT = METADATA.tables["fit"]
+NODE_HAS = METADATA.tables["node_has"]
+NODE = METADATA.tables["node"]
+RATE = METADATA.tables["rate"]
+NODE_TIME = METADATA.tables["node_time"]
+REGULAR_DELAY = METADATA.tables["regular_delay"]
+NODE_USE = METADATA.tables["node_use"]
+NODE_TIME_MARK = METADATA.tables["node_time_mark"]
+STORED_IMAGE = METADATA.tables["stored_image"]
+IMAGE = METADATA.tables["image"]
+INPUT = METADATA.tables["input"]
+UPLOAD = METADATA.tables["upload"]
+SECRET = METADATA.tables["secret"]
+DELIVERY = METADATA.tables["delivery"]
+ACTED = METADATA.tables["acted"]
+TOLD = METADATA.tables["told"]
+DECISION = METADATA.tables["decision"]
+SUBJECT = METADATA.tables["subject"]
+DRAIN = METADATA.tables["drain"]
+TOKEN = METADATA.tables["token"]
+WEB_SESSION = METADATA.tables["web_session"]
+LEADER = METADATA.tables["leader"]
+STOP = METADATA.tables["stop"]
+CONTROL_VIEW = METADATA.tables["control_view"]
