@@ -22,12 +22,11 @@ from gleaner.control.models.drains import DrainTask
 from gleaner.control.queue import drains, jobs, queries
 from gleaner.control.queue.database import BUSY_TIMEOUT_S, check_schema, connect, migrate, snapshot, transaction
 from gleaner.control.queue.errors import Invalid, QueueBusy, SchemaMismatch
-from gleaner.control.queue.migrations.versions import v0049_first
 from gleaner.control.queue.tables import METADATA
 
 NUMBER = ("0049", "8f234acbcf71")
 """The number of the tables (`queue/migrations/versions`), and a digest of them."""
-FROZEN = Path(v0049_first.__file__).parent
+FROZEN = Path(jobs.__file__).parent / "migrations" / "versions"
 BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 
 
