@@ -4,7 +4,7 @@
 that the demo has drawn, to a fifth of a second. `one-run.svg` follows one job of the first run. `architecture.svg`
 shows the parts and who calls whom. `wait.svg` shows how long regular jobs wait with agents, by the answers of
 
-    glean simulate tune LOG --lengths 20m,30m,1h,2h,4h --save 60 --restore 30 --seeds 40
+    glean simulate tune LOG --lengths 20m,30m,1h,2h,4h --save 60 --restore 30 --seeds N
 
 Each picture has its own background and its own colours for dark pages.
 """
@@ -129,8 +129,9 @@ CALLS = (
     (340, 312, 210, 312, "checkpoints", "both"),
     (540, 312, 620, 312, "CRIU", "both"),
 )
-WAITS: dict[str, dict[str, list[list[float]]]] = _DATA["wait"]
-"""For each log and way: change of the mean wait in per cent, and the ends of its 95 % interval, of each length."""
+WAITS: dict[str, dict[str, list[list[float] | None]]] = _DATA["wait"]
+"""For each log and way: change of the mean wait in per cent, and the ends of its 95 % interval, of each length. None:
+not simulated."""
 LENGTHS = ("20 min", "30 min", "1 h", "2 h", "4 h")
 AS_SHIPPED = ("vacated", "1 h")
 WAYS = {"vacated": "agents leave at once for a regular job", "kept": "agents keep their node to the end of the round"}
@@ -298,17 +299,20 @@ def wait() -> str:
                 if place == 0:
                     yield _text(left - 8, y(share) + 4, f"{share:+d} %" if share else "0 %", anchor="end", kind="soft")
             for number, (way, points) in enumerate(ways.items()):
-                for where, (mean, least, most_of_it) in enumerate(points):
+                for where, point in enumerate(points):
+                    if number == 0:
+                        yield _text(begin + (where + 0.5) * step, most + 18, LENGTHS[where], kind="soft",
+                                    more=' font-size="11"')  # fmt: skip
+                    if point is None:
+                        continue
+                    mean, least, most_of_it = point
                     at = begin + (where + 0.38 + 0.24 * number) * step
                     yield _line(at, y(least), at, y(most_of_it), way, more=' stroke-width="1.5"')
                     yield f'<circle cx="{at:.1f}" cy="{y(mean):.1f}" r="4" class="{way}"/>'
                     if (way, LENGTHS[where]) == AS_SHIPPED:
                         yield f'<circle cx="{at:.1f}" cy="{y(mean):.1f}" r="9" fill="none" class="line"/>'
                         yield _text(at, y(low) - 6, "as shipped", kind="soft", more=' font-size="11"')
-                    if number == 0:
-                        yield _text(begin + (where + 0.5) * step, most + 18, LENGTHS[where], kind="soft",
-                                    more=' font-size="11"')  # fmt: skip
-        yield _text(left + 1.5 * panel - 12, most + 42, "length of the agents; 95 % intervals of 40 seeds", kind="soft")
+        yield _text(left + 1.5 * panel - 12, most + 42, "length of the agents; with 95 % intervals", kind="soft")
 
     return _svg(860, 424, parts())
 

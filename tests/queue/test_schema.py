@@ -18,12 +18,11 @@ from gleaner.control.models.drains import DrainTask
 from gleaner.control.queue import drains, queries
 from gleaner.control.queue.database import check_schema, connect, migrate, snapshot, transaction
 from gleaner.control.queue.errors import Invalid, QueueBusy, SchemaMismatch
-from gleaner.control.queue.migrations.versions import v0050_first
 from gleaner.control.queue.tables import METADATA
 
 NUMBER = ("0050", "8cab01637e05")
 """The number of the tables (`queue/migrations/versions`), and a digest of them."""
-FROZEN = Path(v0050_first.__file__).parent
+FROZEN = Path(drains.__file__).parent / "migrations" / "versions"
 BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 
 
