@@ -150,8 +150,11 @@ def _act(verb: str, jobs: Sequence[int] | None, campaign: int | None, *, as_json
     with connect() as control:
         if campaign is not None:
             return Answer(getattr(control, f"{verb}_campaign")(campaign), as_json)
-        look = (lambda job: control.job(job).job) if verb == "cancel" else None
-        return one_by_one(jobs or (), getattr(control, verb), as_json=as_json, look=look)
+
+        def look(job: int) -> JobRow:
+            return control.job(job).job
+
+        return one_by_one(jobs or (), getattr(control, verb), as_json=as_json, look=look if verb == "cancel" else None)
 
 
 def one_by_one(
