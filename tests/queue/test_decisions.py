@@ -81,22 +81,13 @@ def test_old_decisions_go_a_few_at_a_time_the_oldest_first(harness: QueueHarness
     assert young > max(old)
 
 
-def test_of_too_many_decisions_the_oldest_go(harness: QueueHarness) -> None:
-    numbers = [decide(harness, "job 1") for _ in range(7)]
-    up_to = harness.look(decisions.surplus, keep=3, keep_bytes=10**9)
-    assert up_to == numbers[3]
-    assert [harness.do(decisions.remove_old, before_s=0, up_to=up_to, at_most=9) for _ in range(2)] == [4, 0]
-    assert [found.id for found in harness.look(decisions.latest, "job 1", 9)] == numbers[:3:-1]
-    assert harness.look(decisions.surplus, keep=3, keep_bytes=10**9) == 0
-
-
 @pytest.mark.slow
-@given(sizes=st.lists(st.integers(0, 9), max_size=12), keep=st.integers(1, 9), keep_hundreds=st.integers(1, 60))
+@given(sizes=st.lists(st.integers(0, 9), max_size=12), keep_hundreds=st.integers(1, 60))
 @settings(max_examples=40)
-def test_what_is_kept_is_all_that_fits_into_the_number_and_the_bytes(
-    one_sqlite: QueueHarness, sizes: list[int], keep: int, keep_hundreds: int
+def test_what_is_kept_is_all_that_fits_into_the_bytes(
+    one_sqlite: QueueHarness, sizes: list[int], keep_hundreds: int
 ) -> None:
-    """The youngest stay, one after the other, up to the first that is too many or too much."""
+    """The youngest stay, one after the other, up to the first that is too much."""
     with one_sqlite.engine.begin() as db:
         db.execute(delete(SUBJECT))
         db.execute(delete(DECISION))
@@ -104,10 +95,10 @@ def test_what_is_kept_is_all_that_fits_into_the_number_and_the_bytes(
     takes = dict(zip(numbers, (bytes_of(one_sqlite, number) for number in numbers), strict=True))
     kept: list[int] = []
     for number in reversed(numbers):
-        if len(kept) == keep or sum(takes[one] for one in [*kept, number]) > keep_hundreds * 100:
+        if sum(takes[one] for one in [*kept, number]) > keep_hundreds * 100:
             break
         kept.append(number)
-    up_to = one_sqlite.look(decisions.surplus, keep=keep, keep_bytes=keep_hundreds * 100)
+    up_to = one_sqlite.look(decisions.surplus, keep_bytes=keep_hundreds * 100)
     assert [number for number in numbers if number > up_to] == kept[::-1]
 
 
