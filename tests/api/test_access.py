@@ -62,7 +62,7 @@ def test_health_tells_no_secrets(harness: ApiHarness) -> None:
         "step_every_s": {}, "started_s": 0,
         "last_poll_age_s": None,
         "storage_id": "", "storage_inode": 0, "storage_changed_s": 0.0, "now_s": 0,
-        "agent_program": "", "agent_logs": "",
+        "agent_program": "glean-agent", "agent_logs": "/var/lib/gleaner/work",
         "round_length_s": 3600.0, "least_slice_s": 600.0,
     }  # fmt: skip
 

@@ -55,10 +55,6 @@ def test_what_names_no_nodes_is_refused_in_one_line(slurm: ApiHarness, nodes: li
     assert why in detail(slurm.admin.post("/v1/nodes/drain", {"nodes": nodes}), 422)
 
 
-def test_without_slurm_there_is_nothing_to_drain(harness: ApiHarness) -> None:
-    assert "only a Slurm cluster's nodes" in detail(harness.admin.post("/v1/nodes/drain", {"nodes": ["n1"]}), 409)
-
-
 def test_nodes_show_who_has_drained_them_while_slurm_says_that_they_are(slurm: ApiHarness) -> None:
     number = slurm.admin.post("/v1/nodes/drain", {"nodes": ["n1"]}).json()["id"]
     with transaction(slurm.state.engine) as db:

@@ -310,7 +310,6 @@ def _cycle(
         begun = time.perf_counter()
         with _writing(engine, term) as db:
             attempt_reports.record_completion(db, job.job, job.attempt, DONE, now_s=time.time())
-        usage_cache.record_end(job.job)
         completes_s.append(time.perf_counter() - begun)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.cli.cli_harness import CliHarness
 
-from gleaner.control.queue import retention
+from gleaner.control.queue import logs
 from gleaner.control.queue.database import transaction
 from gleaner.control.slurm.snapshot import Snapshot
 
@@ -176,7 +176,7 @@ def test_a_log_whose_beginning_is_gone_says_how_many_lines_that_were(
     (claimed,) = harness.node.claim()
     harness.node.write(claimed, 0, *(f"event {n}" for n in range(2500)))
     with transaction(harness.state.engine) as db:
-        retention.trim(db, job, keep=1200, at_most=2000)
+        logs.remove_oldest(db, job, sum(len(f"event {n}") + logs.LINE_BYTES for n in range(1300)))
     code, out, err = harness.run("logs", str(job), *everything)
     assert (code, out.splitlines()) == (0, [f"event {n}" for n in range(1300, 2500)])
     assert err == "glean: 1300 earlier lines are no longer kept\n"

@@ -65,12 +65,12 @@ def test_old_decisions_go_a_few_at_a_time_the_oldest_first(harness: QueueHarness
 
 
 @pytest.mark.slow
-@given(sizes=st.lists(st.integers(0, 9), max_size=12), keep=st.integers(1, 9), keep_hundreds=st.integers(1, 60))
+@given(sizes=st.lists(st.integers(0, 9), max_size=12), keep_hundreds=st.integers(1, 60))
 @settings(max_examples=40)
-def test_what_is_kept_is_all_that_fits_into_the_number_and_the_bytes(
-    one_sqlite: QueueHarness, sizes: list[int], keep: int, keep_hundreds: int
+def test_what_is_kept_is_all_that_fits_into_the_bytes(
+    one_sqlite: QueueHarness, sizes: list[int], keep_hundreds: int
 ) -> None:
-    """The youngest stay, one after the other, up to the first that is too many or too much."""
+    """The youngest stay, one after the other, up to the first that is too much."""
     with one_sqlite.engine.begin() as db:
         db.execute(delete(SUBJECT))
         db.execute(delete(DECISION))
@@ -78,10 +78,10 @@ def test_what_is_kept_is_all_that_fits_into_the_number_and_the_bytes(
     takes = dict(zip(numbers, (bytes_of(one_sqlite, number) for number in numbers), strict=True))
     kept: list[int] = []
     for number in reversed(numbers):
-        if len(kept) == keep or sum(takes[one] for one in [*kept, number]) > keep_hundreds * 100:
+        if sum(takes[one] for one in [*kept, number]) > keep_hundreds * 100:
             break
         kept.append(number)
-    up_to = one_sqlite.look(decisions.surplus, keep=keep, keep_bytes=keep_hundreds * 100)
+    up_to = one_sqlite.look(decisions.surplus, keep_bytes=keep_hundreds * 100)
     assert [number for number in numbers if number > up_to] == kept[::-1]
 
 

@@ -1,6 +1,7 @@
 """Reruns: what failed or was cancelled runs again as if it were new, once, and within all rules."""
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -89,7 +90,7 @@ def test_what_cleans_up_and_saw_the_job_complete_spares_what_the_new_run_writes(
     harness.claim_one(harness.agent("third"))
     harness.record_checkpoint(job, 3)
     harness.log(job, 3, 0, "a line")
-    assert harness.do(retention.trim, job, keep=0, at_most=100) == 0
+    assert harness.do(retention.remove_lines, deque([job]), before_s=9e9) == 0
     assert harness.do(retention.remove_events, (job,), before_s=9e9, at_most=100) == 0
     after = harness.look(queries.archives_to_keep, [job])[job]
     old, new = JobArchive("", job, 1, 1), JobArchive("", job, 3, 1)
@@ -97,7 +98,7 @@ def test_what_cleans_up_and_saw_the_job_complete_spares_what_the_new_run_writes(
     harness.record_return(job, 3, ReturnReason.CHECKPOINT_BROKEN)
     assert harness.named(job) == {(3, 1)}, "nothing of an earlier run is continued"
     harness.do(jobs.cancel, job, by="alice", now_s=harness.now_s)
-    assert harness.do(retention.trim, job, keep=0, at_most=100, before_s=harness.now_s) == 0, "its end is not old"
+    assert harness.do(retention.remove_lines, deque([job]), before_s=harness.now_s) == 0, "its end is not old"
 
 
 def test_after_a_restored_backup_no_attempt_number_of_the_storage_is_given_again(harness: QueueHarness) -> None:

@@ -242,15 +242,15 @@ def nodes_and_jobs(
         if on is None:
             continue
         lacking = {name for name in on_nodes if not has[name] >= lanes.needs(row)}
-        is_migratable = now_s - row.claimed_s >= settled_s and not row.stays
+        is_settled = now_s - row.claimed_s >= settled_s
         jobs.append(
             AgentJob(
                 job=row.id,
                 node=on.node,
                 cpus=row.cpus,
                 memory_mib=row.memory_mib,
-                is_migratable=is_migratable,
-                cost_s=cost_s(rates_of(on.node), row.memory_mib, assumed_s=assumed_s) if is_migratable else assumed_s,
+                is_migratable=is_settled and not row.stays,
+                cost_s=cost_s(rates_of(on.node), row.memory_mib, assumed_s=assumed_s) if is_settled else assumed_s,
                 misfits=tuple(sorted(lacking.union(() if row.saves_itself else misfits[on.kind]))),
             )
         )
