@@ -1,12 +1,11 @@
 """Emptying nodes on an admin's word, on made nodes: what is done to whom, and that nothing is left half done."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from sqlalchemy import literal, select, update
+from sqlalchemy import literal
 from tests.drains.drains_harness import GRACE_S, DrainsHarness
-from tests.slurm.fake_cluster import AGENTS_IN, COMPLETING, NO_SLURM_ADMIN, OTHERS_IN, Died, FakeCluster
+from tests.slurm.fake_cluster import AGENTS_IN, NO_SLURM_ADMIN, OTHERS_IN, Died, FakeCluster
 
 from gleaner.agent.messages import ReturnReason
 from gleaner.control.daemon.leader import Leadership
@@ -15,9 +14,6 @@ from gleaner.control.policy.draining import Spanning
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.queue import decisions, drains, leader
 from gleaner.control.queue.database import transaction
-from gleaner.control.queue.tables import DRAIN
-from gleaner.control.slurm.interface import ClusterRefused
-from gleaner.control.slurm.snapshot import Snapshot
 
 
 @pytest.fixture
@@ -128,11 +124,6 @@ def test_a_job_that_spans_nodes_goes_or_is_waited_for_as_the_admin_says(harness:
     assert harness.drain("n1", spanning=Spanning.REQUEUE).phase is DrainPhase.EMPTY
 
 
-def test_a_job_on_drained_nodes_only_does_not_span(harness: DrainsHarness) -> None:
-    harness.nodes.run("13", "n1", "n2", kind=JobClass.PREEMPTIBLE)
-    assert harness.drain("n1", "n2").phase is DrainPhase.EMPTY
-
-
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(harness: DrainsHarness) -> None:
     busy(harness)
     harness.nodes.run("13", "n1", "n3", kind=JobClass.CHECKPOINTABLE)
@@ -175,16 +166,6 @@ def test_a_node_is_not_called_empty_while_it_or_a_job_there_cannot_be_read(harne
     assert harness.nodes.at_top == {"12"}
 
 
-def test_a_node_that_cannot_be_read_is_set_back_when_it_can(harness: DrainsHarness) -> None:
-    harness.drain("n1")
-    harness.nodes.unreadable.add("n1")
-    waits = harness.resume("n1")
-    assert (waits.phase, waits.said) == (DrainPhase.ASKED, "n1 cannot be read")
-    harness.nodes.unreadable.clear()
-    assert harness.done(waits.id).phase is DrainPhase.RESUMED
-    assert harness.nodes.reasons == {}
-
-
 def test_a_node_that_was_drained_before_is_refused_and_left_alone(harness: DrainsHarness) -> None:
     harness.nodes.drain_by_hand("n1")
     drain = harness.drain("n2", "n1")
@@ -221,15 +202,6 @@ def test_a_drain_ends_when_somebody_else_has_set_a_node_back(harness: DrainsHarn
     assert (drain.phase, drain.said) == (DrainPhase.STOPPED, "somebody else has set n1 back")
 
 
-def test_a_node_that_others_have_set_back_can_be_drained_again(harness: DrainsHarness) -> None:
-    first = harness.drain("n1")
-    harness.nodes.reasons.clear()
-    second = harness.drain("n1")
-    assert second.phase is DrainPhase.EMPTY
-    assert harness.seen(first.id).phase is DrainPhase.RESUMED
-    assert harness.queue.look(drains.drain_by_node)["n1"].id == second.id
-
-
 def test_what_did_not_go_in_its_grace_is_told_once_more_and_that_is_said(harness: DrainsHarness) -> None:
     harness.nodes.run("11", "n1", kind=JobClass.CHECKPOINTABLE)
     harness.nodes.stubborn.add("11")
@@ -241,27 +213,6 @@ def test_what_did_not_go_in_its_grace_is_told_once_more_and_that_is_said(harness
     assert told.said == "job 11 was told to leave and has not gone within 60 s; told once more"
     harness.nodes.stubborn.clear()
     assert harness.done(number).phase is DrainPhase.EMPTY
-
-
-def test_a_deed_that_nobody_knows_is_never_taken_for_another(harness: DrainsHarness) -> None:
-    """A newer Gleaner may have written the deed."""
-    harness.nodes.run("12", "n1", kind=JobClass.PREEMPTIBLE)
-    harness.nodes.stubborn.add("12")
-    number = harness.ask("n1")
-    harness.done(number, rounds=1)
-    with transaction(harness.queue.engine) as db:
-        (told,) = db.execute(select(DRAIN.c.jobs)).scalar_one()
-        db.execute(update(DRAIN).values(jobs=[told | {"deed": "pause", "told_s": None}]))
-    with pytest.raises(ValueError, match="pause"):
-        harness.done(number)
-    assert harness.nodes.acts == [("drain", "n1"), ("requeue", "12")], "it was told before that"
-
-
-def test_what_is_being_ended_is_not_told_to_leave(harness: DrainsHarness) -> None:
-    harness.nodes.run("11", "n1", kind=JobClass.CHECKPOINTABLE)
-    harness.nodes.change("11", states=COMPLETING)
-    harness.drain("n1")
-    assert harness.nodes.acts == [("drain", "n1")]
 
 
 def test_a_scheduler_that_is_away_is_waited_for(harness: DrainsHarness) -> None:
@@ -295,17 +246,6 @@ def test_a_drain_without_a_slurm_admin_is_withdrawn_for_good(harness: DrainsHarn
     assert harness.drain("n1").phase is DrainPhase.EMPTY
 
 
-def test_a_drain_is_withdrawn_although_the_slurm_admin_comes_back_just_then(harness: DrainsHarness) -> None:
-    busy(harness)
-    harness.nodes.slurm_admin = "away"
-    number = harness.ask("n1", "n2")
-    harness.done(number)
-    harness.nodes.slurm_admin = "answers"
-    assert harness.resume("n1").phase is DrainPhase.RESUMED
-    assert harness.seen(number).nodes == ("n2",)
-    assert harness.nodes.acts == [("drain", "n2")], "the node that was not taken back is drained"
-
-
 def test_what_was_marked_although_nobody_said_so_is_set_back_when_the_slurm_admin_is_there(
     harness: DrainsHarness,
 ) -> None:
@@ -321,30 +261,6 @@ def test_what_was_marked_although_nobody_said_so_is_set_back_when_the_slurm_admi
     assert harness.done(resumed.id).phase is DrainPhase.RESUMED
     assert harness.seen(number).phase is DrainPhase.REFUSED
     assert harness.nodes.acts == [("drain", "n1", "n2"), ("resume", "n1", "n2")], "nobody was told to leave"
-
-
-def test_a_withdrawal_that_is_refused_withdraws_nothing(harness: DrainsHarness) -> None:
-    harness.nodes.drain_by_hand("n2")
-    harness.nodes.slurm_admin = "away"
-    number = harness.ask("n1")
-    harness.done(number)
-    refused = harness.resume("n1", "n2")
-    assert (refused.phase, refused.said) == (DrainPhase.REFUSED, "not drained by us: n2 (new memory)")
-    assert harness.seen(number).phase is DrainPhase.MARKING
-
-
-def test_who_takes_a_drain_back_does_not_take_back_what_is_asked_for_afterwards(harness: DrainsHarness) -> None:
-    harness.nodes.slurm_admin = "mute"
-    harness.done(harness.ask("n1"), rounds=1)
-    harness.nodes.slurm_admin = "away"
-    harness.done(harness.ask("n2"), rounds=1)
-    resumed = harness.ask("n1", "n2", task=DrainTask.RESUME)
-    harness.done(resumed, rounds=1)
-    later = harness.ask("n2")
-    harness.done(later, rounds=1)
-    harness.nodes.slurm_admin = "answers"
-    assert harness.done(later).phase is DrainPhase.EMPTY
-    assert (harness.seen(resumed).phase, harness.nodes.marked) == (DrainPhase.RESUMED, {"n2"})
 
 
 def test_a_job_that_somebody_else_put_back_without_a_hold_is_not_released(harness: DrainsHarness) -> None:
@@ -405,26 +321,6 @@ def test_setting_back_is_finished_too(tmp_path: Path, *, dies_after: bool) -> No
     assert harness.nodes.reasons == {}
 
 
-def test_nothing_is_planned_for_nodes_that_are_being_emptied(harness: DrainsHarness) -> None:
-    harness.nodes.run("20", "n1")
-    harness.drain("n1")
-    assert harness.queue.look(drains.nodes_being_emptied) == {"n1"}
-    harness.resume("n1")
-    assert harness.queue.look(drains.nodes_being_emptied) == frozenset()
-
-
-def test_an_agent_that_has_nothing_left_to_lose_is_vacated_too(harness: DrainsHarness) -> None:
-    harness.nodes.run("10", "n1", partition=AGENTS_IN)
-    assert harness.drain("n1").phase is DrainPhase.EMPTY
-    assert ("vacate", "10") in harness.nodes.acts
-
-
-def test_a_program_that_does_not_lead_does_nothing(harness: DrainsHarness) -> None:
-    harness.state.leads_until_s = 0
-    assert harness.drain("n1").phase is DrainPhase.ASKED
-    assert harness.nodes.acts == []
-
-
 @pytest.mark.parametrize("task", [DrainTask.DRAIN, DrainTask.DRY_RUN])
 def test_a_drain_of_a_node_that_slurm_does_not_know_is_refused_at_once(harness: DrainsHarness, task: DrainTask) -> None:
     refused = harness.drain("n1", "nodeX", task=task, rounds=1)
@@ -437,23 +333,6 @@ def test_a_resume_of_a_node_that_slurm_does_not_know_is_refused_at_once(harness:
     refused = harness.done(harness.ask("nodeX", task=DrainTask.RESUME), rounds=1)
     said = "not drained by us: nodeX (the scheduler does not know it)"
     assert (refused.phase, refused.said) == (DrainPhase.REFUSED, said)
-
-
-def test_a_look_that_slurm_refuses_ends_a_drain_and_one_that_is_not_answered_does_not(harness: DrainsHarness) -> None:
-    look = harness.nodes.read_nodes
-
-    def refuses(nodes: Sequence[str], now_s: float) -> Snapshot:
-        raise ClusterRefused("Slurm refuses: squeue says 'Invalid node name n1'")
-
-    harness.nodes.is_away = True
-    number = harness.ask("n1")
-    assert harness.done(number).phase is DrainPhase.ASKED
-    harness.nodes.read_nodes = refuses  # type: ignore[method-assign]
-    refused = harness.done(number, rounds=1)
-    said = "Slurm refuses: squeue says 'Invalid node name n1'"
-    assert (refused.phase, refused.said) == (DrainPhase.REFUSED, said)
-    harness.nodes.read_nodes, harness.nodes.is_away = look, False  # type: ignore[method-assign]
-    assert harness.drain("n1").phase is DrainPhase.EMPTY
 
 
 @pytest.mark.parametrize("is_empty", [False, True])
@@ -478,19 +357,6 @@ def test_a_node_that_leaves_slurm_while_it_is_drained_stops_nothing_and_is_named
     assert harness.resume("n1", "n2").phase is DrainPhase.RESUMED
     assert harness.queue.look(drains.drain_by_node) == {}
     assert harness.drain("n3").phase is DrainPhase.EMPTY
-
-
-def test_a_node_that_leaves_slurm_while_it_is_marked_is_a_refusal_and_the_others_are_set_back(
-    harness: DrainsHarness,
-) -> None:
-    harness.nodes.slurm_admin = "away"
-    number = harness.ask("n1", "n2")
-    harness.done(number)
-    harness.nodes.names = ("n2", "n3")
-    harness.nodes.slurm_admin = "answers"
-    seen = harness.done(number)
-    assert (seen.phase, seen.said) == (DrainPhase.REFUSED, "Slurm knows no node n1")
-    assert harness.nodes.marked == set()
 
 
 def test_a_leader_that_was_succeeded_tells_no_job_to_leave(harness: DrainsHarness) -> None:

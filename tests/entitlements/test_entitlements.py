@@ -1,7 +1,6 @@
 """The live loop of entitlements, on a made cluster and a real database."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,7 +9,6 @@ from tests.entitlements.entitlements_harness import EntitlementsHarness, chemist
 
 from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.policy.replay import REPLAYS
 from gleaner.control.slurm.interface import ClusterError
 from gleaner.control.slurm.owners_view import holdings, job_class
 from gleaner.control.slurm.snapshot import Snapshot
@@ -57,32 +55,6 @@ def test_a_preemptible_job_is_requeued_and_an_undeclared_one_never_touched(harne
     assert {act for act, _ in harness.cluster.acts} == {"release", "requeue"}
 
 
-def test_non_preemptible_work_above_the_entitlement_says_on_the_job_why_it_is_held(
-    harness: EntitlementsHarness,
-) -> None:
-    harness.cluster.enter("b", "biology", 4)
-    harness.rounds(2)
-    assert harness.runs == set()
-    assert harness.cluster.jobs["b"].admin_comment.startswith(
-        "gleaner: biology may have 3 CPUs in non-preemptible jobs"
-    )
-
-
-def test_a_job_larger_than_its_owners_entitlement_runs_on_idle_cpus_and_is_saved_when_they_are_claimed(
-    harness: EntitlementsHarness,
-) -> None:
-    harness.cluster.enter("large", "biology", 6, SAVED)
-    harness.cluster.enter("c", "chemistry", 5)
-    harness.cluster.enter("p1", "physics", 4)
-    harness.rounds(2)
-    assert harness.runs == {"large", "c", "p1"}
-    harness.cluster.pass_time(4000)
-    harness.cluster.enter("p2", "physics", 5)
-    harness.rounds(4)
-    assert harness.runs == {"c", "p1", "p2"}
-    assert ("signal", "large") in harness.cluster.acts
-
-
 def test_a_victim_that_does_not_go_is_left_alone_and_another_one_is_chosen(harness: EntitlementsHarness) -> None:
     for job in ("c1", "c2", "x"):
         harness.cluster.enter(job, "chemistry", 6, SAVED)
@@ -94,21 +66,6 @@ def test_a_victim_that_does_not_go_is_left_alone_and_another_one_is_chosen(harne
     assert "p" in harness.runs and harness.runs >= {"c1", "x"}
     told = [job for act, job in harness.cluster.acts if act == "signal"]
     assert len(told) == len(set(told)), "one that did not go was asked again at once"
-
-
-def test_a_victim_that_ends_while_it_is_saved_makes_room_all_the_same(harness: EntitlementsHarness) -> None:
-    chemistry_over_its_share(harness)
-    harness.cluster.end("a3")
-    harness.cluster.enter("c3", "chemistry", 6, SAVED)
-    harness.rounds(2)
-    harness.cluster.pass_time(4000)
-    harness.cluster.enter("p", "physics", 6)
-    harness.look()
-    (told,) = [job for act, job in harness.cluster.acts if act == "signal"]
-    harness.cluster.end(told)
-    harness.rounds(3)
-    assert "p" in harness.runs
-    assert len([act for act, _ in harness.cluster.acts if act == "signal"]) == 1
 
 
 def test_a_dry_run_decides_the_same_and_does_nothing(harness: EntitlementsHarness) -> None:
@@ -135,77 +92,6 @@ def test_nothing_is_enforced_before_the_cluster_was_found_fit_for_it(harness: En
     harness.cluster.refuses = ""
     harness.rounds(2)
     assert harness.runs == {"p"}
-
-
-def test_what_slurm_does_not_answer_is_a_problem_and_goes_on_when_it_does(harness: EntitlementsHarness) -> None:
-    chemistry_over_its_share(harness)
-    harness.cluster.enter("p", "physics", 6)
-    harness.cluster.is_away = True
-    harness.rounds(2)
-    assert "does not answer" in harness.state.entitlements.problem
-    harness.cluster.is_away = False
-    harness.rounds(4)
-    assert harness.state.entitlements.problem == "" and "p" in harness.runs
-
-
-def test_slurm_going_away_in_the_middle_of_an_eviction_loses_nothing(harness: EntitlementsHarness) -> None:
-    chemistry_over_its_share(harness)
-    harness.cluster.enter("p", "physics", 9)
-    harness.cluster.enter("p2", "physics", 6)
-    release = harness.cluster.release
-
-    def release_and_go(job: str, *, top: bool, submitted_s: float | None = None) -> None:
-        release(job, top=top, submitted_s=submitted_s)
-        harness.cluster.is_away = True
-
-    harness.cluster.release = release_and_go  # type: ignore[method-assign]
-    harness.rounds(2)
-    assert harness.state.entitlements.problem
-    harness.cluster.release = release  # type: ignore[method-assign]
-    harness.cluster.is_away = False
-    harness.rounds(5)
-    assert "p2" in harness.runs
-
-
-def test_beyond_the_ceiling_only_agents_are_vacated_until_an_hour_has_passed(harness: EntitlementsHarness) -> None:
-    harness.restart(saves_per_hour_at_most=1)
-    for job in ("c1", "c2", "c3"):
-        harness.cluster.enter(job, "chemistry", 6, SAVED)
-    harness.rounds(2)
-    harness.cluster.pass_time(4000)
-    harness.cluster.enter("p1", "physics", 3)
-    harness.cluster.enter("p2", "physics", 6)
-    harness.rounds(5)
-    assert len([act for act, _ in harness.cluster.acts if act == "signal"]) == 1
-    harness.cluster.pass_time(3700)
-    harness.rounds(5)
-    assert harness.runs >= {"p1", "p2"}
-
-
-def test_a_stored_decision_replays_to_the_same(harness: EntitlementsHarness) -> None:
-    chemistry_over_its_share(harness)
-    harness.cluster.enter("p", "physics", 6)
-    harness.rounds(3)
-    found = {decision.id: decision for job in ("c1", "c2", "a3", "p") for decision in harness.decided(job)}
-    assert len(found) >= 2
-    for decision in found.values():
-        assert REPLAYS[decision.policy](decision.given) == decision.answer
-
-
-@pytest.mark.parametrize("at", range(6))
-def test_control_may_be_killed_at_any_act_and_the_next_one_goes_on(harness: EntitlementsHarness, at: int) -> None:
-    chemistry_over_its_share(harness)
-    harness.cluster.end("a3")
-    harness.cluster.enter("c3", "chemistry", 6, SAVED)
-    harness.rounds(2)
-    harness.cluster.pass_time(4000)
-    harness.cluster.enter("p1", "physics", 6)
-    harness.cluster.enter("p2", "physics", 3)
-    harness.cluster.dies_before = len(harness.cluster.acts) + at
-    harness.rounds_though_killed(8)
-    assert harness.runs >= {"p1", "p2"}
-    assert harness.cluster.held_by("chemistry") >= 6
-    assert len(harness.cluster.jobs) == 5
 
 
 def test_nothing_is_preempted_for_a_job_that_was_cancelled_while_it_was_decided(harness: EntitlementsHarness) -> None:
@@ -333,8 +219,3 @@ def test_whatever_comes_owners_get_what_they_are_entitled_to_and_nobody_below_lo
             for node in harness.cluster.names
         }
         assert all(6 - taken < owed.cpus for taken in fixed.values()), f"{owed.id} is owed and could be placed"
-
-
-def test_made_harnesses_have_each_their_own_queue(tmp_path: Path) -> None:
-    (tmp_path / "one").mkdir()
-    assert EntitlementsHarness(tmp_path / "one").runs == set()

@@ -95,17 +95,6 @@ def test_nothing_is_held_or_decided_before_the_check_has_passed(harness: Entitle
     assert harness.state.entitlements.problem == ""
 
 
-def test_what_the_slurm_admin_refuses_to_enforce_is_not_stored_as_done(harness: EntitlementsHarness) -> None:
-    harness.cluster.holds_in = ()
-    harness.cluster.enter("p", "physics", 6)
-    harness.rounds(3)
-    assert harness.decided("p") == ()
-    harness.cluster.holds_in = ("shared",)
-    harness.rounds()
-    (decision,) = harness.decided("p")
-    assert decision.acted and harness.runs == {"p"}
-
-
 def test_a_control_that_cannot_write_to_the_queue_holds_nothing(harness: EntitlementsHarness) -> None:
     """Neither what it has decided anew nor what it decided before: it can release nothing."""
     with transaction(harness.state.engine) as db:

@@ -1,11 +1,8 @@
 """Entitlements where little can be had: agents on every node, an hour's saves spent, no node that can be used."""
 
-from dataclasses import replace
-
 from tests.entitlements.entitlements_harness import EntitlementsHarness
 
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.slurm.snapshot import Snapshot
 
 
 def acts_on(harness: EntitlementsHarness, job: str) -> list[str]:
@@ -26,22 +23,6 @@ def test_one_agent_and_no_more_is_vacated_for_a_job_above_its_owners_entitlement
     assert acts_on(harness, "x") == acts_on(harness, "y") == ["release"], "neither was held again while the agent went"
 
 
-def test_a_claim_that_comes_while_an_agent_leaves_for_another_job_has_another_agents_node(
-    harness: EntitlementsHarness,
-) -> None:
-    harness.cluster.patience_s = 20
-    harness.cluster.agent("a1", "node1")
-    harness.cluster.agent("a2", "node2")
-    harness.cluster.enter("c", "chemistry", 5)
-    harness.rounds(2)
-    harness.cluster.enter("x", "others", 6, JobClass.CHECKPOINTABLE)
-    harness.rounds()
-    harness.cluster.enter("p", "physics", 6)
-    harness.rounds(10)
-    assert harness.runs == {"c", "x", "p"}
-    assert [about for act, about in harness.cluster.acts if act == "hold"] == []
-
-
 def test_a_claim_that_needs_more_saves_than_an_hour_allows_has_them_in_several(harness: EntitlementsHarness) -> None:
     harness.restart(saves_per_hour_at_most=2)
     for number in range(18):
@@ -55,25 +36,6 @@ def test_a_claim_that_needs_more_saves_than_an_hour_allows_has_them_in_several(h
         harness.cluster.pass_time(3700)
     harness.rounds(2)
     assert "p" in harness.runs and len(harness.runs) == 14, "nobody else had what those left who went first"
-
-
-def test_while_no_node_can_be_used_control_goes_on_and_says_why_jobs_wait(harness: EntitlementsHarness) -> None:
-    harness.cluster.enter("p", "physics", 6)
-    look = harness.cluster.read
-
-    def all_drained(now_s: float) -> Snapshot:
-        seen = look(now_s)
-        drained = {name: replace(node, states=frozenset({"DRAIN", "IDLE"})) for name, node in seen.nodes.items()}
-        return replace(seen, nodes=drained)
-
-    harness.cluster.read = all_drained  # type: ignore[method-assign]
-    harness.rounds(3)
-    assert harness.cluster.heard_s == harness.cluster.now_s - 5
-    assert harness.state.entitlements.problem == ""
-    assert harness.cluster.jobs["p"].admin_comment == "gleaner: no node of the owners' partitions can be used now"
-    harness.cluster.read = look  # type: ignore[method-assign]
-    harness.rounds(2)
-    assert harness.runs == {"p"}
 
 
 def test_a_job_whose_tasks_may_be_apart_is_not_held_again_while_the_agents_leave(harness: EntitlementsHarness) -> None:

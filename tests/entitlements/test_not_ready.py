@@ -37,26 +37,6 @@ def test_of_an_array_that_runs_one_task_at_a_time_only_one_has_room_made_for_it(
     assert [act for act in harness.cluster.acts if act[0] in {"signal", "vacate"}] == [("vacate", "a3")]
 
 
-def test_the_tasks_of_an_array_that_only_lack_room_all_get_what_is_owed(harness: EntitlementsHarness) -> None:
-    chemistry_over_its_share(harness)
-    for task in range(1, 4):
-        harness.cluster.enter(f"9_{task}", "physics", 3)
-    began_s = harness.cluster.now_s
-    while not harness.runs >= {"9_1", "9_2", "9_3"}:
-        harness.rounds()
-        assert harness.cluster.now_s - began_s <= 60 + 2 * 5
-
-
-def test_jobs_that_depend_on_others_never_bring_their_owner_above_its_entitlement(harness: EntitlementsHarness) -> None:
-    for number in range(5):
-        harness.cluster.enter(f"p{number}", "physics", 3)
-    harness.cluster.waits_for_more = {f"p{number}" for number in range(5)}
-    harness.rounds(6)
-    harness.cluster.waits_for_more = set()
-    harness.cluster.pass_time(1)
-    assert harness.cluster.held_by("physics") == 9
-
-
 def test_jobs_that_their_owner_holds_after_their_release_count_until_it_lets_them_go(
     harness: EntitlementsHarness,
 ) -> None:

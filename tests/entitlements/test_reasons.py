@@ -1,9 +1,5 @@
 """The number of reasons written on held jobs, since each is a call to the scheduler."""
 
-from collections import Counter
-
-from tests.entitlements.entitlements_harness import POLL_S, EntitlementsHarness
-
 from gleaner.control.daemon.entitlements import REASON_AGAIN_S, REASONS_A_ROUND, HoldReasons
 from gleaner.control.policy.entitlements_view import Decision, Verdict
 
@@ -35,19 +31,3 @@ def test_those_that_wait_longest_for_their_reason_come_first() -> None:
     later = [reasons.due(holds(f"{at_s} CPUs are idle"), said, at_s) for at_s in (REASON_AGAIN_S, REASON_AGAIN_S + 10)]
     assert [job for job, _ in later[0]] == [job for job, _ in found[0]]
     assert [job for job, _ in later[1]] == [job for job, _ in found[1]]
-
-
-def test_however_often_the_use_changes_a_job_is_written_on_once_a_minute(harness: EntitlementsHarness) -> None:
-    harness.cluster.enter("c", "chemistry", 5)
-    for number in range(REASONS_A_ROUND + 5):
-        harness.cluster.enter(f"b{number}", "biology", 4)
-    minutes = 3
-    for number in range(int(minutes * 60 / POLL_S)):
-        harness.cluster.enter("b", "biology", 1 + number % 2)  # a job that comes and goes
-        harness.rounds()
-        harness.cluster.end("b")
-    times = Counter(job for _, job in harness.cluster.explained)
-    assert set(times) >= {f"b{number}" for number in range(REASONS_A_ROUND + 5)}
-    assert max(times.values()) <= minutes + 1
-    first_s = [at_s for at_s, _ in harness.cluster.explained][:REASONS_A_ROUND]
-    assert first_s == [1000.0] * REASONS_A_ROUND

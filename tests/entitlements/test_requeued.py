@@ -89,19 +89,6 @@ def test_what_the_switch_let_go_is_held_again_when_control_is_back(harness: Enti
     assert harness.cluster.jobs["b"].admin_comment.startswith("gleaner: biology may have")
 
 
-def test_what_its_owner_holds_after_the_switch_let_it_go_counts_until_it_lets_it_go(
-    harness: EntitlementsHarness,
-) -> None:
-    harness.cluster.enter("b1", "biology", 3)
-    harness.cluster.change("b1", admin_comment=SWITCH)
-    harness.cluster.enter("b2", "biology", 3)
-    harness.rounds(3)
-    assert harness.runs == set()
-    harness.cluster.end("b1")
-    harness.rounds(2)
-    assert harness.runs == {"b2"}
-
-
 def test_what_entered_while_nobody_enforced_entitlements_carries_no_mark_and_is_never_touched(
     harness: EntitlementsHarness,
 ) -> None:
@@ -113,23 +100,3 @@ def test_what_entered_while_nobody_enforced_entitlements_carries_no_mark_and_is_
     harness.rounds(2)
     assert harness.runs == {"b"}
     assert harness.cluster.acts == []
-
-
-def test_a_requeued_job_is_asked_for_in_one_piece_only_if_it_does_not_start_once_it_may(
-    harness: EntitlementsHarness,
-) -> None:
-    """Slurm lets what it has requeued wait for two minutes; only then is it seen whether its tasks may be apart."""
-    harness.cluster.enter("x", "others", 4, SAVED)
-    harness.cluster.change("x", tasks=4)
-    harness.rounds(2)
-    harness.cluster.requeued("x")
-    harness.cluster.waits_for_more = {"x"}
-    harness.rounds(24)
-    harness.cluster.waits_for_more = set()
-    pieces: list[int] = []
-    for _ in range(7):
-        harness.look()
-        assert harness.state.entitlements.view is not None
-        pieces += [job.wish.pieces for job in harness.state.entitlements.view.waiting]
-        harness.cluster.now_s += 5
-    assert pieces == [4, 4, 4, 4, 4, 1, 1]

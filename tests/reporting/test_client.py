@@ -41,75 +41,9 @@ def lines(first: int) -> LogLines:
     return LogLines(first=first, lines=("x",))
 
 
-def test_reports_wait_in_order_while_control_is_silent() -> None:
-    heard: list[str] = []
-    silent = True
-
-    def send(path: str, body: str) -> str:
-        if silent:
-            raise ControlSilent("away")
-        heard.append(f"{path} {json.loads(body)['first']}")
-        return ""
-
-    outbox = Outbox(send)
-    outbox.put("/a", lines(0))
-    outbox.put("/b", lines(1))
-    with pytest.raises(ControlSilent):
-        outbox.deliver()
-    assert len(outbox) == 2
-    silent = False
-    outbox.deliver()
-    assert heard == ["/a 0", "/b 1"]
-    assert len(outbox) == 0
-
-
 JOB = "/jobs/7/attempts/1"
 DONE = Completed(exit_code=0, slice=Slice(started_s=1.0))
 NOT_FINAL = (400, 401, 404, 405, 408, 410, 413, 415, 421, 422, 425, 429, 431, 451)
-
-
-@pytest.mark.parametrize("status", [403, 409])
-def test_a_final_answer_ends_a_report_and_does_not_hold_up_the_next(status: int) -> None:
-    heard: list[str] = []
-
-    def send(path: str, _body: str) -> str:
-        if path == f"{JOB}/completed":
-            raise ControlRefused(status, "not the current attempt")
-        heard.append(path)
-        return ""
-
-    outbox = Outbox(send)
-    outbox.put(f"{JOB}/completed", DONE)
-    outbox.put("/jobs/8/attempts/1/completed", DONE)
-    outbox.put("/agents/a/farewell", Deregistration(ended_s=2.0))
-    outbox.deliver()
-    assert heard == ["/jobs/8/attempts/1/completed", "/agents/a/farewell"]
-    assert len(outbox) == 0
-
-
-@pytest.mark.parametrize("status", NOT_FINAL)
-def test_an_answer_that_is_not_final_loses_no_report(status: int, tmp_path: Path) -> None:
-    """A proxy's 404, 413 or 429, a 401 while a database is restored, a 422 of a control program of another version."""
-    heard: list[str] = []
-    refuses = True
-
-    def send(path: str, _body: str) -> str:
-        if refuses and path.startswith(JOB):
-            raise ControlRefused(status, "no")
-        heard.append(path)
-        return ""
-
-    outbox = Outbox(send)
-    outbox.put(f"{JOB}/completed", DONE)
-    for _ in range(3):
-        with pytest.raises(ControlSilent):
-            outbox.deliver()
-    assert outbox.waits_for(JOB)
-    outbox.keep("", tmp_path / "reports")
-    assert len(kept(tmp_path / "reports")) == 1
-    refuses = False
-    outbox.deliver()
-    assert heard == [f"{JOB}/completed"]
 
 
 @pytest.mark.parametrize("status", [404, 413, 422])
@@ -227,20 +161,6 @@ class Reported(Message):
 
 def lines_of(path: str, number: int) -> Message:
     return lines(number) if path.endswith("/log") else Reported(first=number)
-
-
-def test_of_many_periodic_saves_that_wait_only_the_newest_are_told(tmp_path: Path) -> None:
-    """Days without control must not fill the agent's memory."""
-    outbox = Outbox(lambda _path, _body: "")
-    made = Checkpoint(attempt=1, number=1, digest="sha256:" + "0" * 64, size_bytes=1, log_lines=0)
-    for job in (7, 8):
-        for number in range(1, 101):
-            told = Checkpointed(checkpoint=made.model_copy(update={"number": number}), slice=Slice(started_s=1.0))
-            outbox.put(f"/jobs/{job}/attempts/1/checkpointed", told)
-    outbox.keep("", tmp_path)
-    assert len(kept(tmp_path)) == 2 * PERIODIC_AT_MOST
-    bodies = [json.loads(json.loads(path.read_text())["body"]) for path in sorted(tmp_path.iterdir())]
-    assert [body["checkpoint"]["number"] for body in bodies[:PERIODIC_AT_MOST]] == list(range(85, 101))
 
 
 @contextmanager

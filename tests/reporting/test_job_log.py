@@ -4,7 +4,6 @@ import base64
 import queue
 import threading
 import time
-import tracemalloc
 from collections.abc import Iterator
 
 import pytest
@@ -43,14 +42,6 @@ def test_a_line_that_is_open_at_a_save_is_not_given_out_and_ended_by_the_next_sl
     second = JobLog.from_checkpoint(saved(first), SystemClock())
     assert followed(second, [(2, b"or\n"), (1, b"\xa9\n")]) == [LogLines(first=1, lines=("error", "caf\u00e9"))]
     assert saved(second).open_lines == {}
-
-
-def test_a_slice_that_writes_nothing_hands_the_open_line_on() -> None:
-    first = JobLog.from_checkpoint(None, SystemClock())
-    followed(first, [(1, b"half")])
-    second = JobLog.from_checkpoint(saved(first), SystemClock())
-    assert followed(second, []) == []
-    assert saved(second) == saved(first)
 
 
 def test_lines_that_the_containers_log_has_lost_are_counted_once_in_a_line_of_their_own() -> None:
@@ -131,29 +122,6 @@ def flush(log: JobLog, outbox: Outbox, *, all_of_it: bool = False) -> None:
     """Flush the log as an agent does."""
     for one in log.take_batches(None if all_of_it else lambda: outbox.room_bytes(PATH)):
         outbox.put(PATH, one.lines, log_bytes=one.size_bytes)
-
-
-@pytest.mark.slow
-def test_six_thousand_long_lines_take_little_of_the_agents_memory_while_control_is_silent() -> None:
-    """0.4 GiB were printed by a process that has ended: nothing holds it back any more."""
-    log, outbox = JobLog.from_checkpoint(None, SystemClock()), Outbox(lambda _path, _body: "")
-    tracemalloc.start()
-    try:
-        log.follow(long_lines(6000), may_wait=lambda: False)
-        flush(log, outbox)
-        flush(log, outbox)
-        flush(log, outbox, all_of_it=True)
-        took_bytes, most_bytes = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert took_bytes < 10 * MIB
-    assert most_bytes < 16 * MIB
-    assert log.line_count == 6000
-    waiting = [report.message for report in outbox._waiting]
-    last = waiting[-1]
-    assert isinstance(last, LogLines)
-    assert last.lines[-1].startswith("005999"), "it is the oldest that was dropped"
-    assert last.first + len(last.lines) == 6000, "and the others keep their numbers"
 
 
 @pytest.mark.slow
