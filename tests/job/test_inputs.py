@@ -18,13 +18,6 @@ FOLDER = MadeInput(packed({"a.dat": b"1", "b.dat": b"2"}))
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> FolderStorage:
-    made = FolderStorage(tmp_path / "storage")
-    made.prepare()
-    return made
-
-
-@pytest.fixture
 def node(tmp_path: Path, storage: FolderStorage) -> Node:
     place = tmp_path / "node"
     place.mkdir()

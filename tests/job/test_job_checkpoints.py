@@ -58,13 +58,6 @@ def test_every_feature_of_the_saving_node_must_be_here(there: set[str], here: se
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> FolderStorage:
-    made = FolderStorage(tmp_path / "storage")
-    made.prepare()
-    return made
-
-
-@pytest.fixture
 def place(tmp_path: Path) -> Path:
     """The job's folder, with a large file."""
     made = tmp_path / "job"

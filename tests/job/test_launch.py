@@ -103,13 +103,6 @@ class Node:
         return not used and not self.folder.exists() and self.runtime.restores == 0
 
 
-@pytest.fixture
-def storage(tmp_path: Path) -> FolderStorage:
-    made = FolderStorage(tmp_path / "storage")
-    made.prepare()
-    return made
-
-
 def test_home_is_the_jobs_folder_unless_the_job_says_otherwise(storage: FolderStorage, tmp_path: Path) -> None:
     node = Node(tmp_path, storage, "sse")
     for given, home in (({}, "/job"), ({"HOME": "/tmp/me", "A": "b"}, "/tmp/me")):

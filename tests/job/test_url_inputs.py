@@ -103,9 +103,7 @@ def assigned(*inputs: UrlInput | StoredInput, job: int = 7, submission: int = 1)
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    storage = FolderStorage(tmp_path / "storage")
-    storage.prepare()
+def world(tmp_path: Path, storage: FolderStorage) -> World:
     return World(tmp_path / "node", storage)
 
 
