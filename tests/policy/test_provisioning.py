@@ -271,7 +271,7 @@ def test_no_agent_is_kept_off_a_node_that_the_scheduler_does_not_know(
 
 @given(views)
 def test_the_same_view_gives_the_same_plan(a_view: ProvisioningView) -> None:
-    again = replace(a_view, nodes=dict(reversed(a_view.nodes.items())), waiting=tuple(reversed(a_view.waiting)))
+    again = replace(a_view, nodes=dict(reversed(list(a_view.nodes.items()))), waiting=tuple(reversed(a_view.waiting)))
     assert plan(a_view) == plan(again)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, func, select, text
 from tests.queue.queue_harness import QueueHarness
 
-from gleaner.control.policy.quotas import Limit, Quantity, QuotaRules
+from gleaner.control.policy.quotas import Allowance, Limit, Quantity, QuotaRules
 from gleaner.control.policy.resources import memory_step
 from gleaner.control.queue import jobs, queries, quota_checks
 from gleaner.control.queue.claims import OCCUPIED
@@ -37,7 +37,7 @@ def claim(
 ) -> list[int]:
     counted = stored or Stored()
 
-    def limits(db: Connection, groups: Collection[str]) -> quota_checks.Allowance:
+    def limits(db: Connection, groups: Collection[str]) -> Allowance:
         return quota_checks.allowance(db, rules, groups, lambda: counted.bytes_by_owner(db))
 
     return [work.job for work in harness.claim(agent, most=most, limits=limits)]

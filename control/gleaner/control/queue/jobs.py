@@ -134,7 +134,7 @@ def submit(
         "submitter": submitter,
     }
     if campaign is None:
-        jobs = [db.execute(insert(JOB).returning(JOB.c.id), common | {"index": None}).scalar_one()]
+        jobs: Sequence[int] = [db.execute(insert(JOB).returning(JOB.c.id), common | {"index": None}).scalar_one()]
         record(db, jobs[0], "submit", now_s=now_s, detail=_signed(submitter))
     else:
         _add_runs(db, common, submission)

@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import structlog
-from sqlalchemy import Connection, Engine, and_, delete, exists, or_, select, update
+from sqlalchemy import Connection, Engine, and_, delete, exists, or_, select, true, update
 from sqlalchemy.sql import ColumnElement
 
 from gleaner.control.models.outputs import DeliveryPhase
@@ -158,10 +157,11 @@ def look_at_jobs(db: Connection, *, after: int, before_s: float, spent_s: float,
     )
 
 
-def remove_results(db: Connection, which: ColumnElement[bool], **more: Any) -> int:
-    """Give up the results of these jobs that have ended. Return how many jobs these are."""
+def remove_results(db: Connection, which: ColumnElement[bool], *, removes_jobs: bool = False) -> int:
+    """Give up the results of these jobs that have ended, or also the jobs. Return how many jobs these are."""
     ended = update(JOB).where(which, JOB.c.state == State.COMPLETE, ~_IS_DELIVERED)
-    return db.execute(ended.values(output_digest=None, output_bytes=None, **more)).rowcount
+    is_removed = true() if removes_jobs else JOB.c.is_removed
+    return db.execute(ended.values(output_digest=None, output_bytes=None, is_removed=is_removed)).rowcount
 
 
 def remove_job(db: Connection, job: int) -> None:
@@ -188,7 +188,7 @@ def _remove_jobs(db: Connection, which: ColumnElement[bool]) -> None:
         if row.state is State.COMPLETE:
             why = "its result is being delivered; wait, or see `glean show`"
         raise Conflict(f"job {row.id} cannot be removed: {why}")
-    remove_results(db, which, is_removed=True)
+    remove_results(db, which, removes_jobs=True)
 
 
 def remove_agents(db: Connection, *, before_s: float, at_most: int) -> int:
