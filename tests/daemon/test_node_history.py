@@ -1,10 +1,9 @@
 """The loop that writes the history: each look and each attempt counts once, and what nobody saw stays unknown."""
 
-import threading
 from dataclasses import dataclass, field
 
 import pytest
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine
 from tests.queue.queue_harness import QueueHarness
 from tests.slurm.records import agent, node, seen
 
@@ -13,8 +12,6 @@ from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.node_history import SETTLED_S, NodeHistory
 from gleaner.control.policy.node_time import RESOLUTIONS, NodeTime
 from gleaner.control.queue import jobs, node_history
-from gleaner.control.queue.database import connect, oldest_transaction_s, transaction
-from gleaner.control.queue.errors import QueueBusy
 from gleaner.control.settings import Settings
 
 START_S = 1_800_000_000.0  # the beginning of an hour
@@ -125,57 +122,3 @@ def test_an_attempt_that_a_long_transaction_ends_is_added_once_it_is_there(
     for _ in range(2):
         harness.look(after_s=SETTLED_S + 60)
     assert harness.sums().lost_core_s == pytest.approx(3 * 40)
-
-
-def test_a_transaction_that_never_ends_is_said_in_the_log_and_nothing_is_passed_over(
-    harness: HistoryHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job, began_s = cancelled(harness)
-    with monkeypatch.context() as patch:
-        patch.setattr(OLDEST, lambda _: 1200.0)
-        with pytest.raises(QueueBusy, match="has been open for 20 min"):
-            harness.look(after_s=SETTLED_S + 60)
-    harness.queue.do(jobs.cancel, job, now_s=began_s)
-    for _ in range(2):
-        harness.look(after_s=SETTLED_S + 60)
-    assert harness.sums().lost_core_s == pytest.approx(3 * 40)
-
-
-@pytest.mark.parametrize("queue_engine", ["sqlite"], indirect=True)
-def test_a_step_waits_for_a_transaction_that_writes(harness: HistoryHarness) -> None:
-    """On SQLite, that is: what the transaction ends is in the database before the step looks."""
-    job, began_s = cancelled(harness)
-    harness.queue.now_s += SETTLED_S + 60
-    with transaction(harness.state.engine) as db:
-        jobs.cancel(db, job, now_s=began_s)
-        step = threading.Thread(target=harness.history.step, args=[harness.queue.now_s])
-        step.start()
-        step.join(0.3)
-        assert step.is_alive()
-    step.join(60)
-    harness.look(after_s=SETTLED_S + 60)
-    assert harness.sums().lost_core_s == pytest.approx(3 * 40)
-
-
-@pytest.mark.postgres
-def test_the_oldest_open_transaction_counts_whoever_has_opened_it(postgres_url: str) -> None:
-    theirs, ours = connect(postgres_url), connect(postgres_url)
-    with transaction(theirs) as first:
-        first.exec_driver_sql("SELECT 1")
-        age = first.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp() - now())").scalar_one()
-        with transaction(ours) as second:
-            found_s = oldest_transaction_s(second)
-            own = second.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp() - now())").scalar_one()
-    assert found_s >= age
-    assert found_s > own
-    person = create_engine(postgres_url)  # a psql that somebody has left within a transaction
-    with person.connect() as first:
-        first.exec_driver_sql("SELECT pg_sleep(0.2)")
-        with transaction(ours) as second:
-            found_s = oldest_transaction_s(second)
-            assert (
-                found_s <= second.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp() - now())").scalar_one()
-            )
-    person.dispose()
-    theirs.dispose()
-    ours.dispose()
