@@ -1,16 +1,19 @@
 """Control as a client sees it: one app, a clock that the test moves, and callers with tokens of their own."""
 
 import json
+import math
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import httpx
 from fastapi.testclient import TestClient
 from httpx import Response
+from sqlalchemy import Engine
 from starlette.types import ASGIApp
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
@@ -21,7 +24,7 @@ from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.serving import HttpServer
 from gleaner.control.queue import agents, tokens
 from gleaner.control.queue.database import transaction
-from gleaner.control.settings import ApiSettings
+from gleaner.control.settings import ApiSettings, QueueSettings, Settings, StorageSettings
 
 START_S = 1_800_000_000.0
 SLICE = {"started_s": START_S, "restore_s": 1.5, "compute_s": 60.0, "save_s": 4.0}
@@ -87,16 +90,13 @@ class Agent(Caller):
     def report(self, job: int, attempt: int, kind: str, body: object) -> Response:
         return self.post(f"/v1/jobs/{job}/attempts/{attempt}/{kind}", body)
 
-    def saved(self, job: int, attempt: int, published: Published, number: int = 1) -> Response:
-        checkpoint = {"attempt": attempt, "number": number, "digest": published.digest, "log_lines": 0}
-        return self.report(
-            job, attempt, "saved", {"checkpoint": checkpoint | {"size_bytes": published.size_bytes}, "slice": SLICE}
-        )
-
-    def checkpointed(self, job: int, attempt: int, published: Published, number: int) -> Response:
+    def saved(self, job: int, attempt: int, published: Published, number: int = 1, kind: str = "saved") -> Response:
         checkpoint = {"attempt": attempt, "number": number, "digest": published.digest, "log_lines": 0}
         body = {"checkpoint": checkpoint | {"size_bytes": published.size_bytes}, "slice": SLICE}
-        return self.report(job, attempt, "checkpointed", body)
+        return self.report(job, attempt, kind, body)
+
+    def checkpointed(self, job: int, attempt: int, published: Published, number: int) -> Response:
+        return self.saved(job, attempt, published, number, "checkpointed")
 
     def completed(self, job: int, attempt: int, output: Published | None = None, exit_code: int = 0) -> Response:
         left = None if output is None else {"digest": output.digest, "size_bytes": output.size_bytes}
@@ -120,12 +120,17 @@ class ApiHarness:
         self.admin = self.caller("admin", "root", None)
         self.user = self.caller("user", "alice", "atlas")
 
-    def loud_client(self) -> TestClient:
-        """A client of the same app that raises what would break the connection."""
-        return TestClient(create_app(self.state))
-
     def close(self) -> None:
         self.client.__exit__(None, None, None)
+
+    def change(self, **sections: object) -> None:
+        """Put these sections into the settings."""
+        self.state.settings = self.state.settings.model_copy(update=sections)
+
+    def reopened(self, **sections: object) -> "ApiHarness":
+        """Return the same control, started with these sections in its settings."""
+        settings = self.state.settings.model_copy(update=sections)
+        return ApiHarness(ControlState(settings, self.state.engine, self.storage, leads_until_s=math.inf), self.storage)
 
     def caller(self, role: str, name: str, group: str | None) -> Caller:
         """Somebody with a new token."""
@@ -153,6 +158,20 @@ class ApiHarness:
         with self.storage.draft(output_key(job, attempt)) as draft:
             draft.add(part, [content])
             return draft.publish({})
+
+
+@contextmanager
+def control_on(engine: Engine, folder: Path, **sections: Any) -> Iterator[ApiHarness]:
+    """Yield control that leads, on this database, with a storage of its own and no cluster seen yet."""
+    storage = FolderStorage(folder / "storage")
+    storage.prepare()
+    url = engine.url.render_as_string(hide_password=False)
+    queue = QueueSettings(url=url, secret_key_file=folder / "secrets.key")
+    settings = Settings(queue=queue, storage=StorageSettings(folder=folder / "storage"), **sections)
+    opened = ApiHarness(ControlState(settings, engine, storage, leads_until_s=math.inf), storage)
+    yield opened
+    opened.close()
+    engine.dispose()
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """A body may hold anything: control answers in one line, and what it has taken it can store and show."""
 
 import json
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,18 +9,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.api.api_harness import FACTS, SLICE, START_S, Agent, ApiHarness, Caller
+from tests.api.api_harness import FACTS, SLICE, START_S, Agent, Caller, control_on
 from tests.api.uploads import put_part
 from tests.databases import new_sqlite
 from tests.effort import examples
 from tests.made_images import MadeImage
 from tests.readers.changes import HOPELESS, changed
 
-from gleaner.agent.checkpoints.folder_storage import FolderStorage
-from gleaner.control.control_state import ControlState
 from gleaner.control.queue import secret_key
 from gleaner.control.queue.database import connect, migrate
-from gleaner.control.settings import ClusterSettings, QueueSettings, Settings, StorageSettings
+from gleaner.control.settings import ClusterSettings
 
 DIGEST = "sha256:" + "0" * 64
 CHECKPOINT = {
@@ -60,27 +57,17 @@ SHOWN_TO_ADMINS = ("/v1/agents", "/v1/nodes", "/v1/tokens", "/v1/drains/1", "/me
 @contextmanager
 def callers_of(url: str, folder: Path) -> Iterator[dict[str, Caller]]:
     """Yield a user, an admin, and an agent that has the first job."""
-    storage = FolderStorage(folder / "storage")
-    storage.prepare()
     engine = connect(url)
     migrate(engine)
-    told = Settings(
-        queue=QueueSettings(url=url, secret_key_file=folder / "secrets.key"),
-        storage=StorageSettings(folder=folder / "storage"),
-        cluster=ClusterSettings(backend="slurm"),
-    )
-    secret_key.make(folder / "secrets.key")
-    state = ControlState(told, engine, storage, leads_until_s=math.inf)
-    harness = ApiHarness(state, storage)
-    agent: Agent = harness.agent(architecture="x86_64")
-    harness.user.submit()
-    agent.claim()
-    assert harness.admin.post("/v1/nodes/drain", {"nodes": ["n1"], "dry_run": True}).status_code < 300
-    image = MadeImage()
-    assert put_part(harness.user, "images", image.image_id, image.stored, len(image.stored)).status_code < 300
-    yield {"user": harness.user, "admin": harness.admin, "agent": agent}
-    harness.close()
-    engine.dispose()
+    with control_on(engine, folder, cluster=ClusterSettings(backend="slurm")) as harness:
+        secret_key.make(folder / "secrets.key")
+        agent: Agent = harness.agent(architecture="x86_64")
+        harness.user.submit()
+        agent.claim()
+        assert harness.admin.post("/v1/nodes/drain", {"nodes": ["n1"], "dry_run": True}).status_code < 300
+        image = MadeImage()
+        assert put_part(harness.user, "images", image.image_id, image.stored, len(image.stored)).status_code < 300
+        yield {"user": harness.user, "admin": harness.admin, "agent": agent}
 
 
 @pytest.fixture(

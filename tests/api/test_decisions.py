@@ -9,7 +9,6 @@ from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.policy.replay import REPLAYS
 from gleaner.control.queue import decisions
 from gleaner.control.queue.database import transaction
-from gleaner.control.queue.usage_cache import UsageCache
 from gleaner.control.settings import GroupSettings
 
 
@@ -61,7 +60,7 @@ def test_a_report_frees_at_once_what_the_job_held(harness: ApiHarness, other: Ca
 
 def test_entitlements_from_the_settings_decide_who_starts(harness: ApiHarness, other: Caller) -> None:
     groups = GroupSettings(entitled={"cms": 100})
-    harness.state.settings = harness.state.settings.model_copy(update={"groups": groups})
+    harness.change(groups=groups)
     agent = harness.agent()
     harness.user.submit()
     job = other.submit()
@@ -87,16 +86,3 @@ def test_bad_questions_are_one_clear_line(harness: ApiHarness) -> None:
     assert "there is no decision 7" in detail(harness.user.get("/v1/decisions/7"), 404)
     assert detail(harness.user.get("/v1/decisions", subject="node 7"), 422).startswith("subject: string should match")
     detail(harness.agent().get("/v1/decisions", subject="job 7"), 403)
-
-
-@pytest.mark.slow
-def test_claims_whose_decisions_are_not_recorded_are_counted(harness: ApiHarness, other: Caller) -> None:
-    harness.state.usage_cache = UsageCache(lambda: 0.0)
-    while harness.state.usage_cache.may_record():
-        pass
-    agent = harness.agent()
-    job = harness.user.submit()
-    other.submit()
-    assert len(agent.claim(most=2)) == 2
-    assert about(harness.admin, f"job {job}") == []
-    assert "gleaner_decisions_unrecorded 2.0" in harness.admin.get("/metrics").text

@@ -14,7 +14,7 @@ from gleaner.control.settings import OutputSettings, Settings, StorageSettings
 def harness(harness: ApiHarness) -> ApiHarness:
     """Control at a site that allows a folder for each group."""
     outputs = OutputSettings(urls=("file:///data/{group}/",))
-    harness.state.settings = harness.state.settings.model_copy(update={"outputs": outputs})
+    harness.change(outputs=outputs)
     return harness
 
 
@@ -57,7 +57,7 @@ def test_a_delivery_is_tried_again_for_those_who_may_change_the_job(harness: Api
 
 def test_a_targets_secret_goes_to_the_agent_that_delivers_and_to_nobody_else(harness: ApiHarness) -> None:
     outputs = OutputSettings(urls=("https://dav.example.org/{group}/",))
-    harness.state.settings = harness.state.settings.model_copy(update={"outputs": outputs})
+    harness.change(outputs=outputs)
     secret_key.make(harness.state.settings.queue.secret_key_file)
     secret = {"name": "dav", "url": "https://dav.example.org/", "value": "t0ken", "group": "atlas"}
     assert harness.admin.post("/v1/secrets", secret).status_code == 201

@@ -299,7 +299,7 @@ def test_the_example_for_nginx_bounds_bodies_and_names_the_caller(harness: ApiHa
     example = page.partition("```nginx\n")[2].partition("```")[0]
     cert, key = _certificate(tmp_path)
     audit = AuditSettings(file=tmp_path / "audit.jsonl")
-    harness.state.settings = harness.state.settings.model_copy(update={"audit": audit})
+    harness.change(audit=audit)
     app = create_app(harness.state, [Door.PEOPLE])
     with served(app, certificate=cert, key=key, proxies=("127.0.0.1",)) as client:
         with socket.create_server(("127.0.0.1", 0)) as free:

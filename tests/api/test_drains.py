@@ -14,7 +14,7 @@ from gleaner.control.settings import ClusterSettings
 @pytest.fixture
 def slurm(harness: ApiHarness) -> ApiHarness:
     """Return the harness of a control program on a Slurm cluster."""
-    harness.state.settings = harness.state.settings.model_copy(update={"cluster": ClusterSettings(backend="slurm")})
+    harness.change(cluster=ClusterSettings(backend="slurm"))
     return harness
 
 

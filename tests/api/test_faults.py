@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, event, text
-from tests.api.api_harness import ApiHarness, detail
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine, event
+from tests.api.api_harness import ApiHarness, control_on, detail
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.control.api.app import create_app
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.own_checks import own_checks
 from gleaner.control.queue.database import connect
@@ -37,68 +39,42 @@ def _impatient(url: str) -> Engine:
 
 
 def test_a_locked_database_still_reads_and_says_so_when_writing(sqlite_url: str, tmp_path: Path) -> None:
-    storage = FolderStorage(tmp_path)
-    state = ControlState(
-        Settings(queue=QueueSettings(url=sqlite_url)), _impatient(sqlite_url), storage, leads_until_s=math.inf
-    )
-    harness = ApiHarness(state, storage)
-    job = harness.user.submit()
-    agent = harness.agent()
-    with _locked(harness):
-        for answer in [
-            harness.user.post(f"/v1/jobs/{job}/cancel"),
-            agent.ask("claim", {"cpus": 1, "memory_mib": 512}),
-            harness.user.post("/v1/jobs", {"job": {"name": "pi", "image": "gleaner/pi"}}),
-        ]:
-            assert "locked" in detail(answer, 503)
-            assert answer.headers["Retry-After"]
-        assert harness.user.get(f"/v1/jobs/{job}").json()["job"]["state"] == "New"
-    assert harness.user.get("/v1/jobs").json()["total"] == 1
-    assert agent.claim()[0]["job"] == job
-    harness.close()
-
-
-def test_an_older_schema_says_what_to_run(harness: ApiHarness) -> None:
-    with harness.state.engine.begin() as connection:
-        connection.execute(text("ALTER TABLE job RENAME TO job_of_old"))
-    assert "glean control migrate" in detail(harness.user.get("/v1/jobs"), 503)
-    assert "glean control migrate" in detail(harness.user.post("/v1/jobs/1/hold"), 503)
-
-
-def test_an_empty_database_says_what_to_run_even_to_a_token(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'empty.db'}"
-    harness = ApiHarness.__new__(ApiHarness)
-    harness.state = ControlState(
-        Settings(queue=QueueSettings(url=url)), connect(url), FolderStorage(tmp_path), leads_until_s=math.inf
-    )
-    client = harness.loud_client()
-    answer = client.get("/v1/jobs", headers={"Authorization": "Bearer something"})
-    assert "glean control migrate" in detail(answer, 503)
-    own_checks(harness.state)[0].run_once(harness.state, 1.0)
-    health = client.get("/health")
-    assert health.status_code == 503
-    assert health.json()["status"] == "failing"
-    assert "glean control migrate" in health.json()["queue"]
+    with control_on(_impatient(sqlite_url), tmp_path) as harness:
+        job = harness.user.submit()
+        agent = harness.agent()
+        with _locked(harness):
+            for answer in [
+                harness.user.post(f"/v1/jobs/{job}/cancel"),
+                agent.ask("claim", {"cpus": 1, "memory_mib": 512}),
+                harness.user.post("/v1/jobs", {"job": {"name": "pi", "image": "gleaner/pi"}}),
+            ]:
+                assert "locked" in detail(answer, 503)
+                assert answer.headers["Retry-After"]
+            assert harness.user.get(f"/v1/jobs/{job}").json()["job"]["state"] == "New"
+        assert harness.user.get("/v1/jobs").json()["total"] == 1
+        assert agent.claim()[0]["job"] == job
 
 
 @pytest.mark.parametrize(
-    "url",
+    ("url", "said"),
     [
-        "postgresql+psycopg://gleaner:secret@127.0.0.1:1/gleaner",
-        "postgresql+psycopg://gleaner:secret@/gleaner?host=/nowhere",
+        ("sqlite:///{folder}/empty.db", "glean control migrate"),
+        ("postgresql+psycopg://gleaner:secret@127.0.0.1:1/gleaner", "does not work now"),
+        ("postgresql+psycopg://gleaner:secret@/gleaner?host=/nowhere", "does not work now"),
     ],
 )
-def test_a_database_that_is_away_is_one_line_without_its_password(tmp_path: Path, url: str) -> None:
-    harness = ApiHarness.__new__(ApiHarness)
-    harness.state = ControlState(
-        Settings(queue=QueueSettings(url=url)), connect(url), FolderStorage(tmp_path), leads_until_s=math.inf
-    )
-    answer = harness.loud_client().get("/v1/jobs", headers={"Authorization": "Bearer something"})
-    assert "secret" not in detail(answer, 503)
-    own_checks(harness.state)[0].run_once(harness.state, 1.0)
-    health = harness.loud_client().get("/health")
-    assert health.status_code == 503
-    assert "secret" not in health.text
+def test_a_database_that_is_empty_or_away_is_one_line_without_its_password(tmp_path: Path, url: str, said: str) -> None:
+    url = url.format(folder=tmp_path)
+    settings = Settings(queue=QueueSettings(url=url))
+    state = ControlState(settings, connect(url), FolderStorage(tmp_path), leads_until_s=math.inf)
+    client = TestClient(create_app(state))
+    answer = client.get("/v1/jobs", headers={"Authorization": "Bearer something"})
+    assert said in detail(answer, 503)
+    own_checks(state)[0].run_once(state, 1.0)
+    health = client.get("/health")
+    assert (health.status_code, health.json()["status"]) == (503, "failing")
+    assert said in health.json()["queue"]
+    assert "secret" not in answer.text + health.text
 
 
 def test_a_bug_of_our_own_is_one_line_to_the_caller(harness: ApiHarness) -> None:

@@ -1,7 +1,6 @@
 """Images that groups push: only what is whole gets a name."""
 
 import json
-import sqlite3
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,6 @@ from tests.api.api_harness import ApiHarness, Caller, detail
 from tests.api.uploads import put_part, uploads_left
 from tests.made_images import MadeImage, of_sizes, tar
 
-from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.runtime.images import IMAGE_PART, image_key
 from gleaner.control.daemon.storage_gc import ORPHAN_AGE_S, remove_orphans
 from gleaner.control.settings import ImageSettings
@@ -47,8 +45,7 @@ def stored_archive(harness: ApiHarness, image: MadeImage) -> bytes:
 
 
 def limit(harness: ApiHarness, **images: object) -> None:
-    settings = harness.state.settings
-    harness.state.settings = settings.model_copy(update={"images": ImageSettings.model_validate(images)})
+    harness.change(images=ImageSettings.model_validate(images))
 
 
 def left_after_a_day(harness: ApiHarness) -> Sequence[str]:
@@ -127,19 +124,6 @@ def test_only_the_pusher_a_manager_or_an_admin_gives_a_name_to_another_image_or_
     assert "group" in detail(remove(harness.admin, "pi:1"), 422)
 
 
-def test_an_image_over_the_quota_is_refused_before_anything_of_it_is_there(harness: ApiHarness) -> None:
-    first, second = of_sizes([2**20]), of_sizes([2**19])
-    limit(harness, group_gib=0.0012)
-    pushed(harness.user, first)
-    for _ in range(2):
-        sent = put_part(harness.user, "images", second.image_id, second.stored, len(second.stored))
-        assert "glean image rm" in detail(sent, 409)
-        assert "glean image rm" in detail(harness.user.post("/v1/images", second.push("two:1")), 409)
-    assert uploads_left(harness) == []
-    assert harness.storage.keys("images") == [image_key(first.image_id)]
-    assert [row["name"] for row in harness.user.get("/v1/images").json()] == ["pi:1"]
-
-
 def test_a_push_that_is_refused_leaves_nothing_behind_and_counts_no_more(harness: ApiHarness) -> None:
     harness.agent(architecture="x86_64")
     limit(harness, group_gib=0.0012)
@@ -161,47 +145,6 @@ def test_an_admin_can_forbid_pushes(harness: ApiHarness) -> None:
     ):
         assert "[images] push" in detail(answer, 403)
     assert len(harness.user.get("/v1/images").json()) == 1
-
-
-@pytest.mark.parametrize("is_committed", [True, False])
-def test_a_commit_that_fails_or_whose_answer_is_lost_removes_nothing(
-    is_committed: bool, harness: ApiHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another program may know by now what was stored."""
-    image = MadeImage()
-    send(harness.user, image)
-    commit, fails = harness.state.engine.dialect.do_commit, [True]
-
-    def lose_answer(connection: Any) -> None:
-        if image_key(image.image_id) in harness.storage.keys("images") and fails:
-            if is_committed:
-                commit(connection)
-            fails.clear()
-            raise sqlite3.OperationalError("server closed the connection unexpectedly")
-        commit(connection)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(harness.state.engine.dialect, "do_commit", lose_answer)
-        assert harness.user.post("/v1/images", image.push()).status_code >= 500
-    assert [row["name"] for row in harness.user.get("/v1/images").json()] == ["pi:1"] * is_committed
-    pushed(harness.user, image)
-    harness.user.submit(spec={"image": "pi:1"})
-    assert image.layers[0] in stored_archive(harness, image)
-
-
-def test_a_storage_that_fails_is_one_line_and_the_push_can_be_repeated(
-    harness: ApiHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    image = MadeImage()
-    send(harness.user, image)
-
-    def full(_key: str) -> None:
-        raise StorageError("the storage is full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(harness.state.storage, "draft", full)
-        assert detail(harness.user.post("/v1/images", image.push()), 502) == "the storage is full"
-    assert harness.user.post("/v1/images", image.push()).status_code == 201
 
 
 def test_an_image_that_was_damaged_in_the_storage_is_stored_anew_by_another_push(

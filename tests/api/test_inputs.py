@@ -33,8 +33,7 @@ def missing(caller: Caller, *made: MadeInput) -> list[str]:
 
 
 def limit(harness: ApiHarness, **inputs: object) -> None:
-    settings = harness.state.settings
-    harness.state.settings = settings.model_copy(update={"inputs": InputSettings.model_validate(inputs)})
+    harness.change(inputs=InputSettings.model_validate(inputs))
 
 
 def test_an_input_is_stored_once_and_comes_with_the_job(harness: ApiHarness) -> None:

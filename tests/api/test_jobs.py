@@ -6,8 +6,8 @@ import pytest
 from tests.api.api_harness import START_S, ApiHarness, detail
 from tests.slurm.records import agent, node, seen
 
-from gleaner.control.policy.returns import FIRST_EXCLUSION_S, JOBS_IN_A_ROW
-from gleaner.control.queue import node_health, queries
+from gleaner.control.policy.returns import FIRST_EXCLUSION_S
+from gleaner.control.queue import node_health
 from gleaner.control.queue.database import transaction
 from gleaner.control.settings import RoundSettings
 from gleaner.control.slurm.snapshot import SlurmNode
@@ -18,7 +18,7 @@ SPEC = {"name": "pi", "image": "gleaner/pi"}
 def _cluster(harness: ApiHarness, *nodes: SlurmNode) -> None:
     harness.state.cluster = seen(harness.now_s, *nodes)
     rounds = RoundSettings(length_s=3600, origin_s=harness.now_s)
-    harness.state.settings = harness.state.settings.model_copy(update={"rounds": rounds})
+    harness.change(rounds=rounds)
 
 
 @pytest.mark.slow
@@ -27,16 +27,10 @@ def _cluster(harness: ApiHarness, *nodes: SlurmNode) -> None:
     [
         ({"cpus": -1}, "job.cpus: input should be greater than or equal to 1"),
         ({"memory_mib": 10**12}, "job.memory_mib: input should be less than or equal to"),
-        ({"retries": -1}, "job.retries:"),
-        ({"priority": 10**9}, "job.priority:"),
         ({"retry_on": []}, "job.retry_on: tuple should have at least 1 item"),
-        ({"never_retry_on": [True]}, "job.never_retry_on.0: input should be a number"),
         ({"name": "a\n"}, "job.name:"),
         ({"command": ["\ud800"]}, "job.command.0:"),
-        ({"command": ["x"] * 257}, "job.command:"),
-        ({"command": ["x" * 5000]}, "job.command.0:"),
         ({"environment": {"A": "a\0b"}}, "job.environment.A:"),
-        ({"environment": {f"A{i}": "" for i in range(257)}}, "job.environment:"),
         ({"memory": 512}, "job.memory: there is no such field"),
         ({"\ud800": 512}, "job: input should be a valid string"),
     ],
@@ -51,13 +45,6 @@ def test_bad_input_names_the_field_in_one_line_and_queues_nothing(
 @pytest.mark.parametrize("indices", [[], [1, 1], [-1], [2**31], ["x"]])
 def test_indices_must_be_distinct_small_numbers(harness: ApiHarness, indices: list[object]) -> None:
     assert "indices" in detail(harness.user.post("/v1/jobs", {"job": SPEC, "indices": indices}), 422)
-
-
-def test_a_body_beyond_the_limit_is_refused_in_one_line(harness: ApiHarness) -> None:
-    headers = harness.user.headers | {"Content-Type": "application/json"}
-    detail(harness.client.post("/v1/jobs", content=b" " * (8 * 2**20 + 1), headers=headers), 413)
-    chunks = (b" " * 2**20 for _ in range(9))
-    detail(harness.client.post("/v1/jobs", content=chunks, headers=headers), 413)
 
 
 def test_a_job_larger_than_any_node_is_refused_with_both_sizes(harness: ApiHarness) -> None:
@@ -113,48 +100,20 @@ def test_a_waiting_job_says_why(harness: ApiHarness) -> None:
         return line
 
     assert says() == "the cluster is not read yet"
-    _cluster(harness, node("n1", 4, 2048, "ALLOCATED"))
-    assert says() == "no node is idle"
-    _cluster(harness, node("n1", 4, 2048))
-    assert says().startswith("no agent is running: ")
     _cluster(harness, node("n1", 4, 2048, "IDLE", "PLANNED"))
-    assert says().startswith("no agent is running: ")
     with transaction(harness.state.engine) as db:
         node_health.record_fault(db, "n1", now_s=harness.now_s, faults_until_excluded=1)
     assert "are excluded for a while" in says()
+    harness.user.submit(spec={"priority": 1})
     harness.agent(registered=False)
-    assert says() == (
+    assert says().startswith(
         "waiting for agents that were submitted, which Slurm has not started yet: 1"
-        " (1 of 1 idle nodes are planned for other jobs)"
+        " (1 of 1 idle nodes are planned for other jobs); 1 job of its group goes before it"
     )
     harness.state.cluster = replace(harness.state.cluster or seen(0), closed={"gleaner": "down"})
     assert says().startswith("the partition gleaner is DOWN, so no agent starts: `scontrol update PartitionName=")
     harness.user.post(f"/v1/jobs/{job}/hold")
     assert says().startswith("held: by alice")
-
-
-def test_a_waiting_job_says_how_many_of_its_group_go_before_it(harness: ApiHarness) -> None:
-    saved, new = harness.user.submit(), harness.user.submit(spec={"priority": 1})
-    saver = harness.agent()
-    harness.user.post(f"/v1/jobs/{new}/hold")
-    assert [each["job"] for each in saver.claim()] == [saved]
-    saver.saved(saved, 1, harness.publish_checkpoint(saved, 1))
-    harness.user.post(f"/v1/jobs/{new}/release")
-    larger = harness.user.submit(spec={"cpus": 2, "priority": 3})
-    harness.caller("user", "bob", "cms").submit(spec={"priority": 9})
-    last, first = harness.user.submit(spec={"priority": 1}), harness.user.submit(spec={"priority": 2})
-    harness.user.post(f"/v1/jobs/{harness.user.submit(spec={'priority': 9})}/hold")
-
-    def before(job: int) -> int:
-        with transaction(harness.state.engine) as db:
-            return queries.waiting_before(db, job, at_most=100)
-
-    assert [before(job) for job in (larger, first, new, last, saved)] == [0, 1, 2, 3, 4]
-    with transaction(harness.state.engine) as db:
-        assert queries.waiting_before(db, last, at_most=3) == 3
-    _cluster(harness, node("n1", 8, 16_384, "ALLOCATED"))
-    line = harness.user.get(f"/v1/jobs/{last}").json()["waits_because"]
-    assert "; about 3 jobs of its group go before it" in line
 
 
 def test_a_saved_job_says_which_node_it_waits_for(harness: ApiHarness) -> None:
@@ -164,28 +123,13 @@ def test_a_saved_job_says_which_node_it_waits_for(harness: ApiHarness) -> None:
     saver.saved(job, 1, harness.publish_checkpoint(job, 1))
     saver.ask("farewell", {"ended_s": START_S + 60})
 
-    def says() -> str:
-        line: str = harness.user.get(f"/v1/jobs/{job}").json()["waits_because"]
-        return line
-
     _cluster(harness, node("n1", 8, 16384))
-    assert says().startswith("no agent is running: ")  # nobody knows n1 yet
     poor = harness.agent("n1", criu="4.1", cpu_features=["avx"])
-    assert says() == "waits for a node with CRIU >= 4.2 and CPU feature amx (saved on n9)"
+    says = harness.user.get(f"/v1/jobs/{job}").json()["waits_because"]
+    assert says == "waits for a node with CRIU >= 4.2 and CPU feature amx (saved on n9)"
     assert poor.claim() == []
-    rich = harness.agent("n2", criu="4.10", cpu_features=["amx", "avx", "sse"])
-    _cluster(harness, node("n1", 8, 16384), node("n2", 8, 16384, "ALLOCATED"))
-    assert says().startswith("no idle node can restore it: waits for a node with CRIU >= 4.2")
-    (given,) = rich.claim()
-    assert rich.report(job, 2, "return", {"why": "incompatible", "detail": "the manifest demands sse9"}).is_success
-    assert rich.claim() == []
-    assert says() == "waits for a node with CRIU >= 4.2 and CPU feature amx (saved on n9)"
+    (given,) = harness.agent("n2", criu="4.10", cpu_features=["amx", "avx", "sse"]).claim()
     assert given["checkpoint"]["has_memory"] is True
-
-
-def test_a_job_that_runs_waits_for_nothing(harness: ApiHarness) -> None:
-    job = harness.user.submit()
-    harness.agent().claim()
     assert harness.user.get(f"/v1/jobs/{job}").json()["waits_because"] is None
 
 
@@ -197,14 +141,9 @@ def test_log_lines_of_all_slices_are_one_text(harness: ApiHarness) -> None:
     assert agent.report(job, attempt, "log", {"first": 2, "lines": ["\u00e9", "four"]}).status_code == 204
     page = harness.user.get(f"/v1/jobs/{job}/log").json()
     assert page == {"first": 0, "lines": ["one", "two\ufffd", "\u00e9", "four"], "ended": False, "next": None}
-    assert harness.user.get(f"/v1/jobs/{job}/log", first=1, limit=2).json()["lines"] == ["two\ufffd", "\u00e9"]
     agent.completed(job, attempt)
-    assert harness.user.get(f"/v1/jobs/{job}/log", first=4).json() == {
-        "first": 4,
-        "lines": [],
-        "ended": True,
-        "next": None,
-    }
+    page = harness.user.get(f"/v1/jobs/{job}/log", first=1).json()
+    assert (page["lines"], page["ended"]) == (["two\ufffd", "\u00e9", "four"], True)
 
 
 def test_nodes_show_who_uses_them_and_which_are_left_alone(harness: ApiHarness) -> None:
@@ -226,29 +165,15 @@ def test_nodes_show_who_uses_them_and_which_are_left_alone(harness: ApiHarness) 
 
 
 @pytest.mark.slow
-def test_a_node_that_fails_what_runs_elsewhere_is_named_with_the_reason_and_an_admin_forgets_it(
-    harness: ApiHarness,
-) -> None:
+def test_a_distrusted_node_is_named_with_the_reason_until_an_admin_trusts_it(harness: ApiHarness) -> None:
     harness.state.cluster = seen(harness.now_s, node("n1", 8, 16384), node("n2", 8, 16384))
-    bad, good = harness.agent("n1"), harness.agent("n2")
-    for _ in range(7):
-        harness.user.submit()
-    failed = [bad.claim()[0] for _ in range(JOBS_IN_A_ROW)]
-    for work in failed:
-        bad.completed(work["job"], work["attempt"], exit_code=1)
-    why = harness.user.get(f"/v1/jobs/{failed[0]['job']}").json()["waits_because"]
-    assert why.startswith("it has failed, and is tried again after a pause that ends at ")
-    harness.now_s += 20
-    for work in [good.claim()[0] for _ in failed]:
-        good.completed(work["job"], work["attempt"])
-    assert bad.claim() == []
+    with transaction(harness.state.engine) as db:
+        node_health.record_fault(db, "n1", now_s=harness.now_s, faults_until_excluded=1)
     first, second = harness.user.get("/v1/nodes").json()["nodes"]
-    assert (first["distrusted"], second["distrusted"]) == ("5 jobs in a row failed here and ran elsewhere", "")
-    assert first["excluded_until_s"] == harness.now_s + FIRST_EXCLUSION_S
+    assert ("failed here" in first["distrusted"], second["distrusted"]) == (True, "")
     metrics = harness.admin.get("/metrics").text
     assert "gleaner_nodes_distrusted 1.0" in metrics
     assert "gleaner_nodes_excluded 1.0" in metrics
     assert harness.user.post("/v1/nodes/n1/trust").status_code == 403
     assert harness.admin.post("/v1/nodes/n1/trust").json()["nodes"][0]["distrusted"] == ""
     assert "nothing is held against node n1" in detail(harness.admin.post("/v1/nodes/n1/trust"), 404)
-    assert len(bad.claim()) == 1

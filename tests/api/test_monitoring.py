@@ -1,4 +1,4 @@
-"""The alert rules and the Grafana page of deploy/monitoring: they name what control's /metrics has."""
+"""The alert rules, the Grafana page of deploy/monitoring and the admin's page name what control's /metrics has."""
 
 import json
 import re
@@ -11,6 +11,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from tests.api.api_harness import ApiHarness
 
+PAGE = Path(__file__).parents[2] / "docs" / "admin" / "operate.md"
 FOLDER = Path(__file__).parents[2] / "deploy" / "monitoring"
 NAME = re.compile(r"gleaner_[a-z_]+")
 
@@ -34,6 +35,8 @@ def test_all_that_is_named_is_among_the_metrics(harness: ApiHarness) -> None:
     known |= {"gleaner_last_poll_age_seconds"}  # once control has looked at Slurm
     named = {name for expression in _expressions() for name in NAME.findall(expression)}
     assert named - known == set()
+    of_the_page = set(re.findall(r"`(gleaner_[a-z_]+)`", PAGE.read_text()))
+    assert of_the_page - known - {name.removesuffix("_total") for name in known} == set()
     assert 'gleaner_agent_lateness_seconds_bucket{le="0.0"}' in text
 
 

@@ -9,7 +9,7 @@ ALLOWED = ["/cvmfs/atlas.cern.ch", "/data/calib"]
 
 
 def allow(harness: ApiHarness, *folders: str) -> None:
-    harness.state.settings = harness.state.settings.model_copy(update={"inputs": InputSettings(mounts=folders)})
+    harness.change(inputs=InputSettings(mounts=folders))
 
 
 def refusal(harness: ApiHarness, *mounts: str) -> str:

@@ -19,7 +19,6 @@ from gleaner.client import Client, ClientError
 from gleaner.client.proof import MungeProof, TokenProof, find_proof
 from gleaner.control.api.app import create_app
 from gleaner.control.api.munge_login import THREADS, Once
-from gleaner.control.control_state import ControlState
 from gleaner.control.settings import ClientSettings, MungeRule, MungeSettings
 from gleaner.control.slurm import munge
 
@@ -36,10 +35,7 @@ def daemon() -> Iterator[Daemon]:
 
 def control(harness: ApiHarness, socket: Path, *rules: MungeRule, timeout_s: float = 20) -> ApiHarness:
     """The same control, with munge and these rules."""
-    old = harness.state
-    allowed = MungeSettings(allow=rules, socket=socket, timeout_s=timeout_s)
-    settings = old.settings.model_copy(update={"munge": allowed})
-    return ApiHarness(ControlState(settings, old.engine, old.storage, leads_until_s=old.leads_until_s), harness.storage)
+    return harness.reopened(munge=MungeSettings(allow=rules, socket=socket, timeout_s=timeout_s))
 
 
 @pytest.fixture

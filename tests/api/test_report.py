@@ -68,7 +68,7 @@ def test_other_months_are_empty_and_no_month_is_refused(harness: ApiHarness) -> 
 def test_energy_is_an_estimate_if_the_settings_have_the_power_of_a_core(harness: ApiHarness) -> None:
     _ran(harness, harness.user, 2)
     assert harness.admin.get("/v1/report").json()["energy_kwh"] is None
-    harness.state.settings = harness.state.settings.model_copy(update={"history": HistorySettings(watts_per_core=9)})
+    harness.change(history=HistorySettings(watts_per_core=9))
     wanted = 2 * (1.5 + 60 + 4) / 3600 * 9 / 1000
     assert harness.admin.get("/v1/report").json()["energy_kwh"] == pytest.approx(wanted)
 
@@ -80,7 +80,7 @@ def _sacct(harness: ApiHarness, path: Path, monkeypatch: pytest.MonkeyPatch, *do
     program.write_text("\n".join(lines))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(path))
-    harness.state.settings = harness.state.settings.model_copy(update={"cluster": ClusterSettings(backend="slurm")})
+    harness.change(cluster=ClusterSettings(backend="slurm"))
 
 
 def test_slurms_accounting_tells_the_waits_of_regular_jobs_and_the_measured_energy(

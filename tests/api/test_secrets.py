@@ -10,7 +10,6 @@ from httpx import Response
 from sqlalchemy import select
 from tests.api.api_harness import ApiHarness, Caller, detail
 
-from gleaner.control.control_state import ControlState
 from gleaner.control.models.secrets import MOST_SECRETS, SecretPut
 from gleaner.control.queue import secret_key
 from gleaner.control.queue.database import snapshot
@@ -43,10 +42,8 @@ def remove(caller: Caller, name: str = "ceph", query: str = "") -> Response:
 def test_a_secret_is_set_listed_replaced_and_removed_and_its_value_never_comes_back(
     harness: ApiHarness, tmp_path: Path
 ) -> None:
-    audit, old = tmp_path / "audit.jsonl", harness.state
-    settings = old.settings.model_copy(update={"audit": AuditSettings(file=audit)})
-    state = ControlState(settings, old.engine, old.storage, leads_until_s=old.leads_until_s)
-    harness = ApiHarness(state, harness.storage)
+    audit = tmp_path / "audit.jsonl"
+    harness = harness.reopened(audit=AuditSettings(file=audit))
     made = put(harness.user)
     row = {"name": "ceph", "group": "atlas", "url": CEPH["url"], "kind": "S3 keys"}
     assert (made.status_code, made.json()) == (201, row | {"set_s": harness.now_s, "setter": "alice"})

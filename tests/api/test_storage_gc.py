@@ -2,19 +2,17 @@
 
 import math
 import os
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import literal, select
+from sqlalchemy import Engine, literal, select
 from structlog.testing import capture_logs
-from tests.api.api_harness import ApiHarness, detail
+from tests.api.api_harness import ApiHarness, control_on, detail
 from tests.api.test_images import pushed
 from tests.api.test_inputs import put
 from tests.api.uploads import put_part
@@ -22,12 +20,10 @@ from tests.made_images import MadeImage
 
 from gleaner.agent.checkpoints.draft import FolderDraft
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
-from gleaner.agent.checkpoints.interface import StorageError, checkpoint_key, output_key
+from gleaner.agent.checkpoints.interface import StorageError, checkpoint_key
 from gleaner.agent.checkpoints.storage_root import storage_number
 from gleaner.agent.messages import Deregistration, Heartbeat
 from gleaner.agent.privileged.common.agent_leftovers import LOG_AGE_S
-from gleaner.agent.runtime.images import image_key
-from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.storage_gc import (
     DRAFT_AGE_S,
     ORPHAN_AGE_S,
@@ -39,24 +35,17 @@ from gleaner.control.daemon.storage_gc import (
     remove_orphans,
 )
 from gleaner.control.queue import agents, attempt_reports, leader, queries
-from gleaner.control.queue.database import connect, transaction
+from gleaner.control.queue.database import transaction
 from gleaner.control.queue.errors import NotLeading
 from gleaner.control.queue.queries import Kept
 from gleaner.control.queue.tables import AGENT
-from gleaner.control.settings import QueueSettings, Settings, StorageSettings
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ApiHarness]:
-    url = request.getfixturevalue(f"{request.param}_url")
-    folder = tmp_path / "storage"
-    storage = FolderStorage(folder)
-    storage.prepare()
-    settings = Settings(queue=QueueSettings(url=url), storage=StorageSettings(folder=folder))
-    opened = ApiHarness(ControlState(settings, connect(url), storage, leads_until_s=math.inf), storage)
-    yield opened
-    opened.close()
-    opened.state.engine.dispose()
+@pytest.fixture
+def harness(queue_engine: Engine, tmp_path: Path) -> Iterator[ApiHarness]:
+    """Control on each database."""
+    with control_on(queue_engine, tmp_path) as opened:
+        yield opened
 
 
 def _collect(harness: ApiHarness) -> list[str]:
@@ -111,20 +100,6 @@ def test_of_periodic_saves_the_last_two_stay_and_what_is_not_reported_yet(harnes
     assert harness.storage.keys("jobs") == [checkpoint_key(job, 1, number) for number in (2, 3, 4)]
     assert agent.saved(job, 1, last, number=4).status_code == 204
     assert _collect(harness) == [checkpoint_key(job, 1, 2)]
-
-
-def test_a_complete_job_keeps_its_output_and_nothing_else(harness: ApiHarness) -> None:
-    job = harness.user.submit()
-    paused, agent = harness.agent("n1"), harness.agent("n2")
-    paused.claim()
-    _lose(harness, paused.name)
-    agent.claim()
-    agent.saved(job, 2, harness.publish_checkpoint(job, 2))
-    agent.claim()
-    agent.completed(job, 3, harness.publish_output(job, 3))
-    harness.publish_output(job, 1)
-    assert _collect(harness) == [output_key(job, 1), checkpoint_key(job, 2, 1)]
-    assert harness.user.get(f"/v1/jobs/{job}/output").content == b"tar"
 
 
 def test_what_the_queue_does_not_know_is_left_alone(harness: ApiHarness) -> None:
@@ -217,43 +192,6 @@ def test_stored_images_and_inputs_without_a_row_go_after_a_day(harness: ApiHarne
     assert removed(2 * ORPHAN_AGE_S) == 1
     assert stored() == with_rows
     assert harness.state.orphans_since_s == {}
-
-
-def test_a_storage_that_hangs_while_an_old_image_goes_holds_no_agent_and_a_killed_pass_is_finished(
-    harness: ApiHarness, tmp_path: Path
-) -> None:
-    hangs, goes_on = threading.Event(), threading.Event()
-
-    class Hanging(FolderStorage):
-        def set_aside(self, key: str) -> None:
-            super().set_aside(key)
-            hangs.set()
-            assert goes_on.wait(60)
-            raise StorageError("killed")
-
-    image, agent = MadeImage(), harness.agent(architecture="x86_64")
-    harness.user.submit()
-    with harness.storage.draft(image_key(image.image_id)) as draft:
-        draft.publish({})
-    harness.state.storage = Hanging(tmp_path / "storage")
-    harness.state.steady_clock = lambda: 0.0
-    assert remove_orphans(harness.state) == 0
-    harness.state.steady_clock = lambda: ORPHAN_AGE_S
-    with ThreadPoolExecutor() as threads:
-        removal = threads.submit(remove_orphans, harness.state)
-        assert hangs.wait(60)
-        assert len(agent.claim()) == 1
-        content, whole = image.image_id, image.stored
-        assert "just being removed" in detail(put_part(harness.user, "images", content, whole, len(whole)), 503)
-        goes_on.set()
-        with pytest.raises(StorageError, match="killed"):
-            removal.result()
-    assert len(list((tmp_path / "storage/.broken").iterdir())) == 1
-    harness.state.storage = harness.storage
-    assert remove_orphans(harness.state) == 1
-    assert list((tmp_path / "storage/.broken").iterdir()) == []
-    pushed(harness.user, image)
-    assert remove_orphans(harness.state) == 0
 
 
 def test_a_program_that_leads_no_longer_removes_nothing_more(harness: ApiHarness, tmp_path: Path) -> None:

@@ -10,8 +10,6 @@ from tests.made_inputs import MadeInput, packed
 
 from gleaner.control.daemon.storage_gc import remove_garbage
 from gleaner.control.models.uploads import KEEP_UPLOADS_S, PART_BYTES
-from gleaner.control.queue.uploads import FILES_BYTES
-from gleaner.control.settings import InputSettings
 
 pytestmark = pytest.mark.slow
 ONE = MadeInput(packed(b"event" * 1000))
@@ -48,17 +46,6 @@ def test_what_is_no_part_is_refused(harness: ApiHarness, content: str, part: byt
     answer = put_part(harness.user, "inputs", content, part, WHOLE, at)
     assert answer.status_code in {404, 413, 422}
     assert uploads_left(harness) == []
-
-
-def test_uploads_that_are_not_finished_count_as_what_they_will_be(harness: ApiHarness) -> None:
-    settings = harness.state.settings
-    most = InputSettings(group_gib=2.5 * FILES_BYTES / 2**30)
-    harness.state.settings = settings.model_copy(update={"inputs": most})
-    for number in range(2):
-        assert put_part(harness.user, "inputs", digest(bytes(number)), b"x", 2).status_code == 200
-    assert "being sent" in detail(put_part(harness.user, "inputs", digest(b"more"), b"", 2), 409)
-    assert len(uploads_left(harness)) == 2
-    assert put_part(harness.caller("user", "zoe", "cms"), "inputs", digest(b"more"), b"x", 2).status_code == 200
 
 
 def test_what_nobody_goes_on_with_is_removed_after_a_week(harness: ApiHarness) -> None:

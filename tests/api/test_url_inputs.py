@@ -25,7 +25,7 @@ def harness(harness: ApiHarness) -> ApiHarness:
 
 def allow(harness: ApiHarness, **more: object) -> None:
     inputs = InputSettings.model_validate({"urls": ["https://data.example.org/pub/"]} | more)
-    harness.state.settings = harness.state.settings.model_copy(update={"inputs": inputs})
+    harness.change(inputs=inputs)
 
 
 def fetched(agent: Agent, job: int, made: MadeInput = ONE, attempt: int = 1, **more: object) -> Response:

@@ -10,7 +10,6 @@ from sqlalchemy import func, select
 from tests.api.api_harness import ApiHarness, Caller, detail
 
 from gleaner.control.api.audit import UNKNOWN_A_MINUTE
-from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.storage_gc import forget_tokens
 from gleaner.control.policy.quotas import Limit, Quantity, QuotaRules
 from gleaner.control.queue import agents, jobs, retention, tokens
@@ -224,10 +223,7 @@ def test_the_token_of_an_agent_that_never_said_farewell_ends_as_well(harness: Ap
 @pytest.fixture
 def audited(harness: ApiHarness, tmp_path: Path) -> ApiHarness:
     """The same control with an audit log of its own, in `audit.jsonl`."""
-    audit = AuditSettings(file=tmp_path / "audit.jsonl")
-    old = harness.state
-    settings = old.settings.model_copy(update={"audit": audit})
-    return ApiHarness(ControlState(settings, old.engine, old.storage, leads_until_s=old.leads_until_s), harness.storage)
+    return harness.reopened(audit=AuditSettings(file=tmp_path / "audit.jsonl"))
 
 
 def lines(tmp_path: Path) -> list[dict[str, Any]]:

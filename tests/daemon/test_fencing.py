@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection, Engine, delete, insert, literal, select, text
+from sqlalchemy import Connection, Engine, delete, literal, select, text
 from tests.daemon.daemon_harness import DaemonHarness
 from tests.daemon.daemon_harness import settings as of_slurm
 from tests.databases import new_sqlite
@@ -22,11 +22,11 @@ from tests.slurm.slurm_harness import FakedSlurm
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.leader import Leadership
-from gleaner.control.queue import leader
+from gleaner.control.queue import leader, tokens
 from gleaner.control.queue.database import connect, transaction
 from gleaner.control.queue.errors import NotLeading, QueueBusy
 from gleaner.control.queue.leader import Term
-from gleaner.control.queue.tables import LEADER, RATE
+from gleaner.control.queue.tables import LEADER, TOKEN
 
 TERM_S = 30.0
 LATER_S = 4e9
@@ -60,26 +60,12 @@ class Program:
 
 def note(db: Connection, node: str) -> None:
     """Write something that can be found again."""
-    db.execute(
-        insert(RATE).values(
-            node=node,
-            saves=[],
-            save_s=0,
-            restores=[],
-            errors=[],
-            late=False,
-            boundary_s=0,
-            boundary_saves=0,
-            agents_s=0,
-            losses=0,
-            weighed_s=0,
-        )
-    )
+    tokens.issue(db, role="metrics", name=node, group=None, now_s=0.0)
 
 
 def noted(engine: Engine) -> set[str]:
     with engine.connect() as db:
-        return set(db.execute(select(RATE.c.node)).scalars())
+        return set(db.execute(select(TOKEN.c.name)).scalars())
 
 
 def epoch(engine: Engine) -> int:
@@ -272,19 +258,6 @@ def led_by(harness: DaemonHarness, holder: str) -> Leadership:
     leadership.tick(harness.now_s)
     assert harness.state.term is not None
     return leadership
-
-
-def test_a_round_of_a_leader_that_was_succeeded_meanwhile_asks_nothing_of_slurm(
-    harness: DaemonHarness, faked: FakedSlurm
-) -> None:
-    harness.submit_jobs(2)
-    led_by(harness, OLD)
-    with taken_over(harness.state.engine, NEW):
-        pass
-    harness.round()
-    assert faked.calls("sbatch") == []
-    assert harness.agents() == []
-    assert not harness.state.is_leader
 
 
 def test_a_leader_that_is_succeeded_while_it_writes_a_token_submits_no_agent(

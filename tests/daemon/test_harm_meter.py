@@ -96,31 +96,3 @@ def test_slurm_that_does_not_answer_is_asked_again(harness: MeterHarness) -> Non
     harness.cluster.is_away = False
     harness.look(agents=("n2",), regular=("n1",))
     assert harness.delays_s() == [9.0]
-
-
-def test_only_the_last_agent_of_a_node_counts(harness: MeterHarness) -> None:
-    harness.preempted("n1", 21)
-    harness.look(agents=("n2",))
-    harness.look(agents=NODES)
-    second = agent("gleaner-n1", "n1", state="COMPLETED", id="second of n1", start_s=START_S + 50)
-    harness.cluster.jobs[second.id] = second
-    harness.started(70, "n1")
-    harness.look(agents=("n2",), regular=("n1",))
-    assert harness.delays_s() == []
-
-
-def test_a_job_that_is_hidden_from_us_costs_one_question(harness: MeterHarness) -> None:
-    harness.preempted("n1", 21)
-    for _ in range(3):
-        harness.look(agents=("n2",), regular=("n1",))
-    assert harness.questions == [("n1",)]
-
-
-def test_an_agent_that_is_seen_to_have_left_later_shortens_the_delay(harness: MeterHarness) -> None:
-    harness.preempted("n1", 21)
-    harness.started(60, *NODES)
-    harness.look(agents=("n2",), regular=("n1",))  # Slurm's nodes and jobs are two questions
-    assert harness.delays_s() == [39.0]
-    harness.preempted("n2", 50)
-    harness.look(regular=NODES)
-    assert harness.delays_s() == [10.0]

@@ -1,24 +1,18 @@
 """The choice of the leader, and lease time that stands still while control is away."""
 
-import os
-import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, literal, text
 from tests.daemon.daemon_harness import LEASE_S, settings
-from tests.queue.queue_harness import QueueHarness
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.messages import Heartbeat, NodeFacts, Registration
 from gleaner.control.control_state import ControlState
-from gleaner.control.daemon.leader import GAP_TICKS, Leadership, is_dead, this_program
-from gleaner.control.queue import agents, leader, node_health, queries
-from gleaner.control.queue.database import connect, migrate, snapshot, transaction
+from gleaner.control.daemon.leader import Leadership, is_dead, this_program
+from gleaner.control.queue import agents, leader, queries
+from gleaner.control.queue.database import snapshot, transaction
 from gleaner.control.queue.errors import NotLeading
 
 ELSEWHERE = "other:7:1:elsewhere"
@@ -50,32 +44,6 @@ def with_agent(queue_engine: Engine) -> Iterator[Engine]:
 def phase(engine: Engine, now_s: float) -> str:
     with snapshot(engine) as db:
         return queries.agent_rows(db, now_s=now_s)[0].phase
-
-
-def test_a_clock_that_was_set_back_makes_no_job_and_no_node_wait_longer_than_they_ever_may(
-    queue_engine: Engine, tmp_path: Path
-) -> None:
-    queue, day_s = QueueHarness(queue_engine, now_s=1e6), 24 * 3600.0
-    queue.agent("a", node="n1")
-    queue.agent("b", node="n2")
-    jobs = queue.submit(indices=tuple(range(6)), retries=5).jobs
-    for work in queue.claim("a"):
-        queue.record_completion(work.job, work.attempt, exit_code=1)
-    with transaction(queue_engine) as db:
-        node_health.record_fault(db, "n2", now_s=queue.now_s, faults_until_excluded=1)
-    leading, _ = leadership(queue_engine, tmp_path, this_program())
-    leading.tick(queue.now_s)
-    assert queue.claim("b") == (), "all pause"
-    queue.now_s -= day_s
-    leading.tick(queue.now_s)
-    assert queue.look(node_health.excluded_nodes, queue.now_s) == ()
-    queue.record_heartbeat("b")
-    queue.now_s += 1
-    (canary,) = queue.claim("b")
-    queue.record_completion(canary.job, canary.attempt)
-    assert sorted((canary.job, *(each.job for each in queue.claim("b")))) == list(jobs)
-    with transaction(queue_engine) as db:
-        assert node_health.distrusted_nodes(db).keys() == {"n2"}, "its agent's fault is left"
 
 
 def test_a_database_whose_clock_was_set_back_is_led_again_although_its_leader_has_died(
@@ -135,34 +103,6 @@ def test_a_leader_stops_to_believe_so_before_others_may_lead(queue_engine: Engin
     assert second_state.is_leader
 
 
-@pytest.mark.postgres
-def test_a_database_that_stops_in_the_middle_of_a_call_leaves_no_leader(postgres_url: str, tmp_path: Path) -> None:
-    engine = connect(postgres_url)
-    with engine.connect() as connection:  # the pool gives the same connection out again
-        (server,) = connection.execute(text("SELECT pg_backend_pid()")).one()
-    mine, state = leadership(engine, tmp_path, this_program())
-    steady_s = 0.0
-    state.steady_clock = lambda: steady_s
-    mine.tick(1000)
-    assert state.is_leader
-    os.kill(server, signal.SIGSTOP)
-    try:
-        blocked = threading.Thread(target=mine.tick, args=(1005.0,))
-        blocked.start()
-        blocked.join(0.3)
-        assert (blocked.is_alive(), state.is_leader) == (True, True)
-        steady_s = 26.0
-        assert not state.is_leader
-    finally:
-        os.kill(server, signal.SIGCONT)
-    blocked.join(20)
-    assert not blocked.is_alive()
-    assert not state.is_leader
-    mine.tick(1031)
-    assert state.is_leader
-    engine.dispose()
-
-
 def test_a_leader_that_ends_properly_is_succeeded_at_once(queue_engine: Engine, tmp_path: Path) -> None:
     first, first_state = leadership(queue_engine, tmp_path, this_program())
     second, second_state = leadership(queue_engine, tmp_path, ELSEWHERE)
@@ -170,31 +110,6 @@ def test_a_leader_that_ends_properly_is_succeeded_at_once(queue_engine: Engine, 
     first.resign()
     second.tick(1001)
     assert (first_state.is_leader, second_state.is_leader) == (False, True)
-
-
-@pytest.mark.slow
-def test_a_killed_leader_of_this_machine_is_succeeded_at_once(queue_engine: Engine, tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "from gleaner.control.daemon.leader import this_program as t; print(t(), flush=True); input()",
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as other:
-        assert other.stdout is not None
-        holder = other.stdout.readline().strip()
-        with transaction(queue_engine) as db:
-            leader.try_lead(db, holder, now=literal(1000.0), term_s=100)
-        mine, state = leadership(queue_engine, tmp_path, this_program())
-        mine.tick(1001)
-        assert not state.is_leader
-        other.kill()
-        other.wait()
-        mine.tick(1002)
-    assert state.is_leader
 
 
 def test_a_holder_elsewhere_is_never_taken_for_dead() -> None:
@@ -214,29 +129,6 @@ def test_a_silent_agent_is_given_up_when_its_lease_ends(with_agent: Engine, tmp_
     assert phase(with_agent, 1000) == "silent"
 
 
-def test_an_agent_that_cannot_be_given_up_keeps_no_other_from_it(sqlite_url: str, tmp_path: Path) -> None:
-    engine = connect(sqlite_url)
-    with transaction(engine) as db:
-        for name in ("a", "b"):
-            agents.expect(db, name=name, end_s=9e9, token_hash=name, now_s=1000)
-            agents.register(db, name, Registration(facts=FACTS, end_s=9e9), lease_s=LEASE_S, now_s=1000)
-        refuse = "BEGIN SELECT RAISE(ABORT, 'a bad row'); END"
-        db.execute(text(f"CREATE TRIGGER bad BEFORE UPDATE OF phase ON agent WHEN OLD.name = 'a' {refuse}"))
-    mine, state = leadership(engine, tmp_path, this_program())
-    mine.tick(1000)
-    failed = 0
-    for now_s in range(1005, 1005 + 2 * int(LEASE_S), 5):
-        try:
-            mine.tick(now_s)
-        except ExceptionGroup:
-            failed += 1
-    with snapshot(engine) as db:
-        phases = {row.name: row.phase for row in db.execute(text("SELECT name, phase FROM agent"))}
-    assert (phases, state.is_leader) == ({"a": "live", "b": "silent"}, True)
-    assert failed > GAP_TICKS, "the rounds that fail are no gap in which no lease time runs"
-    engine.dispose()
-
-
 @pytest.mark.parametrize("restarted", [True, False])
 def test_no_lease_time_runs_while_control_is_away(with_agent: Engine, tmp_path: Path, restarted: bool) -> None:
     mine, _ = leadership(with_agent, tmp_path, this_program())
@@ -248,18 +140,6 @@ def test_no_lease_time_runs_while_control_is_away(with_agent: Engine, tmp_path: 
     assert phase(with_agent, back_s) == "live"
     with transaction(with_agent) as db:
         agents.record_heartbeat(db, "a", Heartbeat(), lease_s=LEASE_S, now_s=back_s + LEASE_S - 1)
-
-
-@pytest.mark.slow
-def test_a_database_that_is_locked_or_old_takes_no_leases(sqlite_url: str, tmp_path: Path) -> None:
-    engine = connect(sqlite_url.replace("queue.db", "empty.db"))
-    mine, state = leadership(engine, tmp_path, this_program())
-    mine.tick(1000)  # no tables: said, not raised
-    assert not state.is_leader
-    migrate(engine)
-    mine.tick(1005)
-    assert state.is_leader
-    engine.dispose()
 
 
 def test_a_program_of_an_older_version_does_not_begin_to_lead_newer_tables(
@@ -289,13 +169,3 @@ def test_a_leader_whose_tables_are_migrated_by_a_newer_version_stops_to_lead(
     assert not state.is_leader
     with pytest.raises(NotLeading), state.writing():
         pytest.fail("it writes")
-
-
-def test_a_process_whose_name_is_no_utf8_is_not_the_leader_that_had_its_number() -> None:
-    name = "import ctypes; ctypes.CDLL(None).prctl(15, b'caf\\xe9) R', 0, 0, 0); print(flush=True); input()"
-    with subprocess.Popen([sys.executable, "-c", name], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None
-        other.stdout.readline()
-        host, _pid, _start, place = this_program().split(":")
-        assert is_dead(f"{host}:{other.pid}:0:{place}")
-        other.kill()

@@ -153,15 +153,6 @@ def admin(sqlite_url: str) -> str:
 JOB = {"job": {"name": "j", "image": "i", "command": ["true"]}, "group": "g"}
 
 
-def test_it_leads_serves_and_ends_after_a_sigterm(control: Control) -> None:
-    control.start()
-    until(control.leads)
-    status, said = control.end(signal.SIGTERM)
-    assert status == 0
-    assert " leads" in said
-    assert "Traceback" not in said
-
-
 def test_killed_and_started_again_it_leads_at_once_and_finds_its_agent(control: Control, admin: str) -> None:
     # Its term is then 26 s: one that waited for its end would not lead in time, and one that starts slowly does.
     slow_beat = {"GLEANER_ROUNDS__POLL_S": "4"}
@@ -240,9 +231,6 @@ def test_what_keeps_it_from_starting_is_said_in_one_line(control: Control, tmp_p
         port = taken.getsockname()[1]
         said = control.refused(GLEANER_API__AGENTS_PORT=str(port))
     assert said == f"glean: [api] 127.0.0.1 port {port}: Address already in use"
-    missing = str(tmp_path / "cert.pem")
-    said = control.refused(GLEANER_API__CERTIFICATE=missing, GLEANER_API__KEY=missing)
-    assert said == f"glean: [api] {missing}: No such file or directory"
     (tmp_path / "bad.pem").write_text("no certificate")
     bad = str(tmp_path / "bad.pem")
     said = control.refused(GLEANER_API__CERTIFICATE=bad, GLEANER_API__KEY=bad)
@@ -250,32 +238,6 @@ def test_what_keeps_it_from_starting_is_said_in_one_line(control: Control, tmp_p
     assert "\n" not in said
     said = control.refused(GLEANER_ENTITLEMENTS__MODE="dry-run", GLEANER_ENTITLEMENTS__PARTITIONS='["gleaner"]')
     assert said == "glean: [entitlements] partitions names gleaner, which is the agents' own", "it has not led"
-
-
-def has_ipv6() -> bool:
-    try:
-        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-    except OSError:
-        return False
-    return True
-
-
-@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
-def test_what_listens_at_all_of_ipv6_answers_by_ipv4_too(control: Control, tmp_path: Path) -> None:
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-         "-subj", "/CN=head", "-keyout", key, "-out", certificate],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    control.start(GLEANER_API__HOST="::", GLEANER_API__CERTIFICATE=str(certificate), GLEANER_API__KEY=str(key))
-    port = until(lambda: re.search(r"listening +address=\('::', (\d+)\)", control.said))[1]
-    with httpx.Client(verify=False, timeout=60) as caller:  # the certificate is not the question
-        for host in ("127.0.0.1", "[::1]"):
-            assert caller.post(f"https://{host}:{port}/v1/jobs").status_code == 401
-    _, said = control.end(signal.SIGTERM)
-    assert "127.0.0.1" in said
-    assert "::ffff:" not in said  # the audit names a caller as people write it
 
 
 def test_plain_text_off_this_machine_is_refused_by_the_settings() -> None:

@@ -7,19 +7,19 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.daemon.daemon_harness import LEASE_S, DaemonHarness, end_jobs, start_jobs
+from tests.daemon.daemon_harness import DaemonHarness, end_jobs, start_jobs
 from tests.slurm.slurm_harness import FakedSlurm
 
 from gleaner.agent.job_spec import JobSpec, OutputSpec
-from gleaner.agent.messages import Checkpoint, Completed, Output, Saved, Slice
+from gleaner.agent.messages import Completed, Output, Slice
 from gleaner.control.daemon.storage_gc import remove_tokens
 from gleaner.control.models.drains import DrainTask
 from gleaner.control.models.jobs import Submission
 from gleaner.control.policy.quotas import Limit, Quantity, QuotaRules
-from gleaner.control.queue import agents, attempt_reports, drains, jobs, node_health
+from gleaner.control.queue import agents, attempt_reports, drains, jobs
 from gleaner.control.queue.database import snapshot, transaction
 from gleaner.control.queue.tokens import identify
-from gleaner.control.settings import OutputSettings, RoundSettings
+from gleaner.control.settings import OutputSettings
 
 pytestmark = pytest.mark.slow
 
@@ -100,12 +100,6 @@ def test_a_result_that_waits_to_be_delivered_brings_an_agent_where_none_is(
     assert len(harness.agents()) == 2
 
 
-def test_the_wrong_clock_of_a_node_that_is_gone_is_forgotten(harness: DaemonHarness, faked: FakedSlurm) -> None:
-    harness.state.wrong_clocks = {"n1": 3.0, "gone": -2.0}
-    harness.round()
-    assert harness.state.wrong_clocks == {"n1": 3.0}
-
-
 def test_rounds_submit_no_more_than_the_work_needs_or_the_nodes_allow(
     harness: DaemonHarness, faked: FakedSlurm
 ) -> None:
@@ -142,44 +136,6 @@ def test_no_agent_is_submitted_for_jobs_that_need_more_time_than_the_round_has_l
     assert len(harness.agents()) == 1
 
 
-def test_a_program_that_does_not_lead_asks_slurm_nothing(harness: DaemonHarness, faked: FakedSlurm) -> None:
-    harness.submit_jobs(1)
-    harness.state.leads_until_s = 0.0
-    harness.round()
-    assert faked.calls("sinfo") + faked.calls("sbatch") == []
-
-
-def test_a_term_that_ends_while_the_agents_row_is_written_submits_nothing(
-    harness: DaemonHarness, faked: FakedSlurm
-) -> None:
-    harness.submit_jobs(1)
-    harness.state.leads_until_s = 1.0
-    harness.state.steady_clock = lambda: float(len(harness.agents()))
-    harness.round()
-    assert len(harness.agents()) == 1
-    assert faked.calls("sbatch") == []
-
-
-@pytest.mark.parametrize("checks", [1, 2])
-def test_a_term_that_ends_during_a_round_cancels_nothing(
-    harness: DaemonHarness, faked: FakedSlurm, checks: int
-) -> None:
-    faked.switch("stuck")
-    harness.submit_jobs(2)
-    harness.round()
-    harness.ahead_s = 310  # pending for longer than the limit
-    asked = len(faked.calls("squeue"))
-    times_s = iter([0.0] * checks)  # so often it still leads when it asks itself
-    harness.state.steady_clock = lambda: next(times_s, 2.0)
-    harness.state.leads_until_s = 1.0
-    harness.round()
-    assert len(faked.calls("squeue")) == asked + 1
-    assert faked.calls("scancel") == []
-    harness.state.leads_until_s = 3.0
-    harness.round()
-    assert len(faked.calls("scancel")) == 1
-
-
 def test_killed_before_its_sbatch_the_row_is_closed_and_another_agent_submitted(
     harness: DaemonHarness, faked: FakedSlurm
 ) -> None:
@@ -200,16 +156,6 @@ def test_killed_after_its_sbatch_the_agent_is_found_by_its_name(harness: DaemonH
     harness.submit_jobs(1)
     killed_at_its_submission(harness, when="after")
     assert [agent.scheduler_id for agent in harness.agents()] == [None]
-    harness.round()
-    assert [agent.scheduler_id for agent in harness.agents()] == ["100"]
-    assert len(faked.calls("sbatch")) == 1
-
-
-def test_an_sbatch_that_accepts_and_never_answers_makes_one_agent(harness: DaemonHarness, faked: FakedSlurm) -> None:
-    harness.submit_jobs(1)
-    faked.switch("mute")
-    harness.round()
-    faked.heal("mute")
     harness.round()
     assert [agent.scheduler_id for agent in harness.agents()] == ["100"]
     assert len(faked.calls("sbatch")) == 1
@@ -256,21 +202,6 @@ def test_a_refused_submission_is_reported_leaves_nothing_behind_and_backs_off(
     harness.round()
     assert len(faked.calls("sbatch")) == 5
     assert harness.state.problem == ""
-
-
-def test_a_storage_folder_that_is_gone_is_a_problem_and_submits_nothing(
-    harness: DaemonHarness, faked: FakedSlurm
-) -> None:
-    harness.submit_jobs(1)
-    harness.folder.rename(harness.folder.with_suffix(".away"))
-    harness.round()
-    assert "no agent could be submitted" in harness.state.problem
-    assert str(harness.folder) in harness.state.problem
-    assert faked.calls("sbatch") == []
-    harness.folder.with_suffix(".away").rename(harness.folder)
-    harness.ahead_s = 30
-    harness.round()
-    assert (len(faked.calls("sbatch")), harness.state.problem) == (1, "")
 
 
 def test_agents_that_slurm_does_not_start_are_withdrawn_but_for_one_and_the_pause_doubles_until_it_starts(
@@ -343,16 +274,6 @@ def test_a_stop_lasts_until_it_is_lifted_and_lets_agents_that_run_save_their_job
     assert (len(faked.calls("sbatch")), harness.state.problem) == (4, "")
 
 
-def test_pending_agents_are_withdrawn_when_nothing_waits_any_more(harness: DaemonHarness, faked: FakedSlurm) -> None:
-    faked.switch("stuck")
-    (job,) = harness.submit_jobs(1)
-    harness.round()
-    with transaction(harness.state.engine) as db:
-        jobs.cancel(db, job, now_s=harness.now_s)
-    harness.round()
-    assert [call["words"] for call in faked.calls("scancel")] == [["100"]]
-
-
 def test_a_node_on_which_three_agents_die_in_a_row_is_left_alone_for_a_while(
     harness: DaemonHarness, faked: FakedSlurm
 ) -> None:
@@ -385,12 +306,6 @@ def test_agents_that_end_at_once_wherever_they_begin_are_not_submitted_at_each_l
     harness.ahead_s = 21
     harness.round()
     assert len(faked.calls("sbatch")) == 4
-    assert harness.state.problem.startswith(problem)
-    end_jobs(faked.folder)
-    harness.round()
-    assert "next try after 40 s" in harness.state.problem
-    harness.ahead_s += 41
-    harness.round()
     harness.register(harness.agents()[-1].name, "n1")
     harness.round()
     end_jobs(faked.folder)
@@ -401,110 +316,23 @@ def test_agents_that_end_at_once_wherever_they_begin_are_not_submitted_at_each_l
     assert harness.state.problem == ""
 
 
-def test_agents_that_were_withdrawn_or_began_too_late_have_not_ended_early(
+def test_a_drained_node_gets_no_agent_and_once_it_has_left_slurm_its_name_keeps_none_from_being_submitted(
     harness: DaemonHarness, faked: FakedSlurm
 ) -> None:
-    faked.switch("stuck")
-    for _ in range(4):
-        (job,) = harness.submit_jobs(1)
-        harness.round()
-        with transaction(harness.state.engine) as db:
-            jobs.cancel(db, job, now_s=harness.now_s)
-        harness.round()
-        end_jobs(faked.folder)
-        harness.round()
-    assert len(faked.calls("sbatch")) == 4
-    assert harness.state.problem == ""
-
-
-@pytest.mark.parametrize("why", ["drained", "excluded", "incompatible"])
-def test_a_node_that_has_left_slurm_keeps_no_agent_from_being_submitted(
-    harness: DaemonHarness, faked: FakedSlurm, why: str
-) -> None:
-    (job,) = harness.submit_jobs(1)
-    if why == "drained":
-        with transaction(harness.state.engine) as db:
-            drains.ask(db, task=DrainTask.DRAIN, nodes=["n1"], by="root", now_s=harness.now_s)
-    if why == "excluded":
-        with transaction(harness.state.engine) as db:
-            for _ in range(3):
-                node_health.record_fault(db, "n1", now_s=harness.now_s, faults_until_excluded=3)
-    if why == "incompatible":  # saved on n2, and n1 lacks what it relies on
-        harness.submit_jobs(1)
-        harness.round()
-        first, second = harness.agents()
-        harness.register(first.name, "n1", criu="4.1")
-        harness.register(second.name, "n2", criu="4.2")
-        (given,) = harness.claim(second.name).jobs
-        made = Checkpoint(attempt=1, number=1, digest="sha256:" + "0" * 64, size_bytes=1, log_lines=0)
-        with transaction(harness.state.engine) as db:
-            attempt_reports.record_save(
-                db, given.job, 1, Saved(checkpoint=made, slice=Slice(started_s=1.0)), now_s=harness.now_s
-            )
-            jobs.cancel(db, ({job, job + 1} - {given.job}).pop(), now_s=harness.now_s)
-        for agent in (first, second):
-            harness.farewell(agent.name)
-        end_jobs(faked.folder)
-    told = len(faked.calls("sbatch"))
+    harness.submit_jobs(1)
+    with transaction(harness.state.engine) as db:
+        drains.ask(db, task=DrainTask.DRAIN, nodes=["n1"], by="root", now_s=harness.now_s)
     harness.round()
-    (call,) = faked.calls("sbatch")[told:]
+    (call,) = faked.calls("sbatch")
     assert "--exclude=n1" in call["words"], "as long as Slurm knows it"
     end_jobs(faked.folder)
     faked.switch("nodes", "n2 n3")
     harness.round()
     harness.round()
     assert harness.state.problem == ""
-    calls = faked.calls("sbatch")[told + 1 :]
+    (_, *calls) = faked.calls("sbatch")
     assert calls
     assert not any(word.startswith("--exclude") for call in calls for word in call["words"])
-
-
-def test_an_agent_that_a_regular_job_drove_away_says_nothing_against_its_node(
-    harness: DaemonHarness, faked: FakedSlurm
-) -> None:
-    harness.submit_jobs(1)
-    for _ in range(3):
-        (faked.folder / "states.json").unlink(missing_ok=True)
-        harness.round()
-        harness.round()
-        end_jobs(faked.folder)
-        faked.switch("states.json", '{"n1": "allocated"}')
-        harness.round()
-    assert harness.excluded() == ()
-
-
-def test_a_registered_agent_that_slurm_has_forgotten_keeps_its_job_until_its_lease_ends(
-    harness: DaemonHarness, faked: FakedSlurm
-) -> None:
-    (job,) = harness.submit_jobs(1)
-    harness.round()
-    name = harness.agents()[0].name
-    harness.register(name, "n1")
-    harness.claim(name)
-    end_jobs(faked.folder)
-    harness.round()
-    assert harness.state_of(job) == "Running"
-    harness.ahead_s = LEASE_S + 1
-    with transaction(harness.state.engine) as db:
-        agents.expire(db, name, now_s=harness.now_s, losses_until_held=3)
-    harness.round()
-    assert harness.state_of(job) == "New"
-    assert [(agent.phase, agent.reason) for agent in harness.agents() if agent.name == name] == [
-        ("ended", "the scheduler no longer knows it")
-    ]
-
-
-def test_jobs_that_fit_beside_a_running_one_wait_for_that_agent(harness: DaemonHarness, faked: FakedSlurm) -> None:
-    harness.submit_jobs(1, cpus=2)
-    harness.round()
-    harness.register(harness.agents()[0].name, "n1")
-    harness.claim(harness.agents()[0].name)
-    harness.submit_jobs(2, cpus=2)
-    harness.round()
-    assert len(harness.agents()) == 1
-    harness.submit_jobs(1, cpus=2)
-    harness.round()
-    assert len(harness.agents()) == 2
 
 
 def test_token_files_of_ended_agents_are_swept_and_those_of_others_stay(
@@ -519,20 +347,6 @@ def test_token_files_of_ended_agents_are_swept_and_those_of_others_stay(
     assert remove_tokens(harness.state.engine, harness.folder / "agents") == 2
     assert token_of(harness, living).exists()
     assert not token_of(harness, ended).parent.exists()
-
-
-@pytest.mark.parametrize("length_s", [60.0, 3600.0])
-def test_agents_of_several_polls_share_one_end(
-    sqlite_url: str, tmp_path: Path, faked: FakedSlurm, length_s: float
-) -> None:
-    rounds = RoundSettings(length_s=length_s, shortest_slice_s=5, agent_needs_s=5, poll_s=20)
-    harness = DaemonHarness(url=sqlite_url, folder=tmp_path / "storage", rounds_settings=rounds)
-    start_s = (harness.now_s // length_s + 1) * length_s + 1
-    for later_s in (0.0, length_s / 3, length_s / 2):
-        harness.submit_jobs(1)
-        harness.provisioning.run_once(harness.state, start_s + later_s)
-    ends = {agent.end_s for agent in harness.agents()}
-    assert ends == {start_s - 1 + length_s}
 
 
 def test_a_job_whose_pause_is_over_gets_an_agent_although_none_is_there_to_claim(

@@ -210,23 +210,3 @@ def test_what_agents_publish_while_a_backup_is_loaded_counts(
 
     monkeypatch.setattr(putting_back, "migrate", migrate_late)
     assert restore(harness, tmp_path / "backup").ended == 1
-
-
-@pytest.mark.postgres
-def test_a_half_of_a_dump_is_never_committed_and_no_script_lies_beside_it(
-    empty_postgres_url: str, tmp_path: Path
-) -> None:
-    engine = connect(empty_postgres_url)
-    migrate(engine)
-    harness = QueueHarness(engine)
-    harness.submit(indices=tuple(range(2000)))
-    backup.back_up(engine, tmp_path / "backup")
-    whole = (tmp_path / "backup").read_bytes()
-    harness.job()
-    for part in (0.5, 0.9, 0.99):
-        (tmp_path / "half").write_bytes(whole[: int(len(whole) * part)])
-        with pytest.raises(BackupFailed), backup.put_back(engine, tmp_path / "half", replace=True):
-            pass
-    assert len(harness.everything()["job"]) == 2001
-    assert {each.name for each in tmp_path.iterdir()} == {"backup", "half"}
-    engine.dispose()

@@ -66,47 +66,6 @@ def test_the_policy_moves_one_job_and_what_it_decided_from_is_stored(queue: Queu
     assert replay.REPLAYS[stored.policy](stored.given) == stored.answer
 
 
-def test_a_moved_job_runs_where_it_was_sent_and_the_agent_that_it_left_gets_nothing(
-    queue: QueueHarness, tmp_path: Path
-) -> None:
-    _, moves = two_partly_used(queue)
-    part = rebalancer(queue, tmp_path)
-    part(queue.now_s)
-    queue.record_save(moves, 1)
-    assert queue.claim("two", cpus=4) == ()
-    assert [each.job for each in queue.claim("one", cpus=2)] == [moves]
-    part(queue.now_s + 5)
-    assert queue.look(relocation.all_relocations) == ()
-
-
-def test_the_next_move_waits_for_this_one_and_for_its_time(queue: QueueHarness, tmp_path: Path) -> None:
-    _, moves = two_partly_used(queue)
-    part = rebalancer(queue, tmp_path)
-    part(queue.now_s)
-    part(queue.now_s + 31)
-    assert len(queue.look(decisions.latest, job_subject(moves), 5)) == 1
-
-
-def test_nothing_moves_while_a_job_waits(queue: QueueHarness, tmp_path: Path) -> None:
-    two_partly_used(queue)
-    queue.job(cpus=64)
-    rebalancer(queue, tmp_path)(queue.now_s)
-    assert queue.look(relocation.all_relocations) == ()
-
-
-def test_what_was_told_in_vain_is_not_told_again(queue: QueueHarness, tmp_path: Path) -> None:
-    _, moves = two_partly_used(queue)
-    part = rebalancer(queue, tmp_path, patience_s=100)
-    part(queue.now_s)
-    queue.now_s += 101
-    for name in ("one", "two"):
-        queue.register(name, cpus=4)
-    part(queue.now_s)
-    part(queue.now_s + 40)
-    assert queue.look(relocation.all_relocations) == ()
-    assert queue.detail(moves).events[-1].what == "not migrated"
-
-
 def test_nothing_moves_by_default_or_where_this_program_does_not_lead(queue: QueueHarness, tmp_path: Path) -> None:
     two_partly_used(queue)
     rebalancer(queue, tmp_path, policy="none")(queue.now_s)

@@ -8,12 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.daemon.daemon_harness import DaemonHarness
 from tests.effort import examples
+from tests.queue.queue_harness import checkpoint
 from tests.readers.changes import changed
 from tests.recorded import recording
 
 from gleaner.agent.messages import (
     Assignment,
-    Checkpoint,
     Checkpointed,
     Completed,
     Deregistration,
@@ -64,8 +64,7 @@ def unread(harness: DaemonHarness, agent: str) -> list[tuple[str, str]]:
 def test_a_report_that_can_never_be_right_is_kept_with_the_reason_and_holds_up_no_other(harness: DaemonHarness) -> None:
     agent, given = an_agent_with_a_job(harness)
     attempt = f"/jobs/{given.job}/attempts/{given.attempt}"
-    of_another = Checkpoint(attempt=7, number=1, digest="sha256:" + "0" * 64, size_bytes=1, log_lines=0)
-    wrong = leave(harness, agent, 0, f"{attempt}/saved", Saved(checkpoint=of_another, slice=SLICE)).read_text()
+    wrong = leave(harness, agent, 0, f"{attempt}/saved", Saved(checkpoint=checkpoint(7), slice=SLICE)).read_text()
     unknown = f"/jobs/{given.job}/attempts/99/completed"
     unknown = leave(harness, agent, 1, unknown, Completed(exit_code=0, slice=SLICE)).read_text()
     leave(harness, agent, 2, f"{attempt}/completed", Completed(exit_code=0, slice=SLICE))
@@ -162,15 +161,7 @@ def test_a_periodic_save_that_control_has_heard_both_ways_counts_once(harness: D
     """An agent puts it on the storage before the job goes on, and tells control too."""
     agent, given = an_agent_with_a_job(harness)
     path = f"/jobs/{given.job}/attempts/{given.attempt}/checkpointed"
-    told = [
-        Checkpointed(
-            checkpoint=Checkpoint(
-                attempt=given.attempt, number=number, digest="sha256:" + "0" * 64, size_bytes=1, log_lines=0
-            ),
-            slice=SLICE,
-        )
-        for number in (1, 2)
-    ]
+    told = [Checkpointed(checkpoint=checkpoint(given.attempt, number), slice=SLICE) for number in (1, 2)]
     file = leave(harness, agent, 0, path, told[0])
     file.rename(file.with_name("00000-000000000.json"))
     for report in told:
@@ -180,7 +171,7 @@ def test_a_periodic_save_that_control_has_heard_both_ways_counts_once(harness: D
     assert unread(harness, agent) == []
     assert not list((harness.folder / "agents").glob("*/reports"))
     with snapshot(harness.state.engine) as db:
-        numbers = [checkpoint.number for checkpoint in queries.job_detail(db, given.job).checkpoints]
+        numbers = [each.number for each in queries.job_detail(db, given.job).checkpoints]
     assert sorted(numbers) == [1, 2]
     assert harness.state_of(given.job) == "Running"
 
@@ -201,12 +192,11 @@ def test_reports_that_cannot_be_read_now_hold_up_no_other_agent(harness: DaemonH
 def test_any_file_and_any_name_of_a_folder_is_a_report_or_is_set_aside(
     harness: DaemonHarness, data: st.DataObject
 ) -> None:
-    made = Checkpoint(attempt=1, number=1, digest="sha256:" + "0" * 64, size_bytes=1, log_lines=0)
     good = [
         ("/agents/caf\udce9/farewell", Deregistration(ended_s=1.0)),
         ("/jobs/1/attempts/1/log", LogLines(first=0, lines=())),
     ]
-    good += [("/jobs/1/attempts/1/saved", Saved(checkpoint=made, slice=SLICE))]
+    good += [("/jobs/1/attempts/1/saved", Saved(checkpoint=checkpoint(1), slice=SLICE))]
     files = [json.dumps({"path": path, "body": message.model_dump_json()}).encode() for path, message in good]
     rmtree(harness.folder / "agents", ignore_errors=True)
     place = harness.folder / "agents" / data.draw(st.sampled_from(["agent", "caf\udce9"]))

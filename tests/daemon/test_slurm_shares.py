@@ -62,17 +62,6 @@ def test_the_parts_of_all_accounts_are_the_whole(shares: list[int]) -> None:
     assert sum(accounting.parse_shares(rows + "c|sub|a0||5\n").values()) == pytest.approx(100)
 
 
-def test_accounts_without_any_share_have_no_part() -> None:
-    assert accounting.parse_shares("c|physics|root||0\n") == {"physics": 0}
-    assert accounting.parse_shares("") == {}
-
-
-def test_an_account_may_be_any_number_of_accounts_below_the_root() -> None:
-    depth = 3 * sys.getrecursionlimit()
-    deep = "".join(f"c|a{number + 1}|a{number}||1\n" for number in range(depth))
-    assert accounting.parse_shares("c|a0|root||1\n" + deep) == {f"a{depth}": 100}
-
-
 @pytest.mark.parametrize(
     ("answer", "said"),
     [

@@ -23,25 +23,9 @@ from gleaner.control.policy.entitlements_view import Verdict, WaitingJob, Wish
 from gleaner.control.policy.resources import Resources
 
 
-def test_a_claim_takes_back_exactly_what_it_asks_for() -> None:
-    """Chemistry has 12 CPUs and is entitled to 6; physics asks for 4 of its 9."""
-    over = [runs(f"c{at}", "chemistry", NODES[at // 3], 2) for at in range(6)]
-    full = [*over, runs("b", "biology", "node3", 3, FIXED), runs("b2", "biology", "node3", 3)]
-    decision = decided(view([wants("p", "physics", 4)], full))["p"]
-    assert decision.verdict is Verdict.CLAIM
-    assert len(decision.victims) == 2 and {one[0] for one in decision.victims} == {"c"}
-
-
 def test_agents_go_before_anybody_else_however_young_they_are() -> None:
     running = [runs("c1", "chemistry", "node1", 6), runs("c2", "chemistry", "node2", 6), agent("node3")]
     assert decided(view([wants("p", "physics", 6)], running))["p"].victims == ("agent-node3",)
-
-
-def test_an_undeclared_job_is_never_a_victim() -> None:
-    running = [runs(f"c{at}", "chemistry", node, 6, FIXED) for at, node in enumerate(NODES)]
-    decision = decided(view([wants("p", "physics", 6)], running))["p"]
-    assert (decision.verdict, decision.victims) == (Verdict.HOLD, ())
-    assert "may not be preempted" in decision.why
 
 
 def test_a_claim_on_certain_nodes_takes_back_what_is_there_and_waits_while_none_can_be_used() -> None:
@@ -52,11 +36,6 @@ def test_a_claim_on_certain_nodes_takes_back_what_is_there_and_waits_while_none_
     nowhere = decided(view([replace(claim, wish=replace(claim.wish, nodes=("down",)))], running))["p"]
     assert (nowhere.verdict, nowhere.victims) == (Verdict.HOLD, ())
     assert nowhere.why.endswith("too few of the nodes that it may use can be used now")
-
-
-def test_nobody_within_its_entitlement_is_a_victim() -> None:
-    running = [runs("c", "chemistry", "node1", 6), runs("b", "biology", "node2", 3), runs("x", "others", "node3", 6)]
-    assert decided(view([wants("p", "physics", 6)], running))["p"].victims == ("x",)
 
 
 def test_a_job_larger_than_its_owners_entitlement_runs_on_idle_cpus_and_is_preempted_later() -> None:
@@ -70,37 +49,6 @@ def test_non_preemptible_work_above_the_entitlement_is_held_with_the_reason() ->
     decision = decided(view([wants("b", "biology", 4)]))["b"]
     assert decision.verdict is Verdict.HOLD
     assert "biology may have 3 CPUs in non-preemptible jobs and has 0, this one asks for 4" in decision.why
-
-
-def test_non_preemptible_jobs_of_one_decision_count_together() -> None:
-    found = decided(view([wants("p1", "physics", 6), wants("p2", "physics", 6)]))
-    assert (found["p1"].verdict, found["p2"].verdict) == (Verdict.CLAIM, Verdict.HOLD)
-    assert "has 6, this one asks for 6" in found["p2"].why
-
-
-def test_whoever_ran_for_a_quantum_goes_before_one_that_did_not() -> None:
-    young = runs("young", "chemistry", "node1", 6, since_s=NOW_S - 10)
-    running = [young, runs("old", "chemistry", "node2", 6), runs("p0", "physics", "node3", 3, FIXED)]
-    running += [runs("b", "biology", "node3", 3)]
-    claim = wants("p", "physics", 6)
-    assert decided(view([claim], running))["p"].victims == ("old",)
-    protected = replace(RULES, quantum_protects=True)
-    alone = [young, runs("c2", "chemistry", "node2", 6, FIXED), *running[2:]]
-    assert decided(view([claim], alone, protected))["p"].victims == ()
-    assert decided(view([claim], alone))["p"].victims == ("young",)
-
-
-def test_what_is_leaving_is_not_asked_for_twice_and_makes_room_for_its_claim() -> None:
-    running = [runs("c1", "chemistry", "node1", 6, leaving=True), runs("c2", "chemistry", "node2", 6)]
-    running += [runs("x", "others", "node3", 6)]
-    decision = decided(view([wants("p", "physics", 6, released=True)], running))["p"]
-    assert (decision.verdict, decision.victims) == (Verdict.CLAIM, ())
-
-
-def test_one_that_did_not_go_is_replaced_by_another() -> None:
-    running = [runs("c1", "chemistry", "node1", 6, stays=True), runs("c2", "chemistry", "node2", 6)]
-    running += [runs("p0", "physics", "node3", 3), runs("b", "biology", "node3", 3)]
-    assert decided(view([wants("p", "physics", 6, released=True)], running))["p"].victims == ("c2",)
 
 
 def test_a_piece_needs_its_cpus_on_one_node() -> None:
@@ -126,18 +74,6 @@ def test_where_memory_is_missing_its_holder_is_preempted() -> None:
         runs("p0", "physics", "node3", 3),
     ]
     assert decided(view([wants("p", "physics", 5)], running))["p"].victims == ("x",)
-
-
-def test_beyond_the_ceiling_of_saves_only_agents_go() -> None:
-    none_left = replace(RULES, saves_left=0)
-    running = [
-        runs("c1", "chemistry", "node1", 6),
-        runs("c2", "chemistry", "node2", 6),
-        runs("x", "others", "node3", 6),
-    ]
-    decision = decided(view([wants("p", "physics", 6)], running, none_left))["p"]
-    assert not decision.victims and "as the admin allows" in decision.why
-    assert decided(view([wants("p", "physics", 6)], [*running[:2], agent("node3")], none_left))["p"].victims
 
 
 def test_a_released_job_that_no_longer_fits_is_held_again() -> None:

@@ -81,11 +81,6 @@ def test_within_two_groups_below_their_targets_saved_comes_first_then_priority_t
     assert book.best([first(2, "chemistry", priority=9), saved]) == saved
 
 
-def test_where_everybody_has_its_target_the_order_of_all_jobs_counts() -> None:
-    book = Book(Shares(capacity_cpus=2, holds_cpus={"physics": 5, "chemistry": 1}))
-    assert book.best([first(1, "physics"), first(2, "chemistry")]).job == 1
-
-
 def test_a_group_without_a_part_waits_for_those_that_have_one() -> None:
     none = Shares(ShareRules({"physics": 10}, are_others_equal=False), capacity_cpus=10)
     assert Book(none).best([first(1, "chemistry"), first(2, "physics")]).job == 2

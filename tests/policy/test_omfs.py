@@ -77,15 +77,6 @@ def test_what_is_exactly_as_large_as_the_idle_units_starts() -> None:
     assert decided(Wish(6, "A"), idle=6, rules=HALVES) == START
 
 
-def test_line_26_wants_more_than_the_job_asks_for() -> None:
-    assert decided(Wish(6, "A"), idle=6, rules=LISTING) == REFUSE
-    assert decided(Wish(6, "A"), idle=7, rules=LISTING) == START
-
-
-def test_line_27_starts_a_job_as_large_as_the_idle_units_if_its_owner_is_entitled() -> None:
-    assert decided(Wish(5, "A"), idle=5, rules=LISTING) == START
-
-
 def test_a_non_preemptible_job_may_fill_the_entitlement_and_no_more() -> None:
     assert decided(Wish(5, "A", FIXED), idle=10, rules=HALVES) == START
     assert decided(Wish(6, "A", FIXED), idle=10, rules=HALVES) == REFUSE
@@ -96,15 +87,6 @@ def test_a_non_preemptible_job_may_fill_the_entitlement_and_no_more() -> None:
 def test_only_non_preemptible_jobs_count_against_a_non_preemptible_one_while_there_is_room() -> None:
     assert decided(Wish(5, "A", FIXED), [Held(4, "A")], idle=6, rules=HALVES) == START
     assert decided(Wish(5, "A", FIXED), [Held(4, "A"), *b_has(6)], idle=0, rules=HALVES) == REFUSE
-
-
-def test_line_22_refuses_a_non_preemptible_job_that_fills_the_entitlement() -> None:
-    assert decided(Wish(5, "A", FIXED), idle=10, rules=LISTING) == REFUSE
-    assert decided(Wish(4, "A", FIXED), idle=10, rules=LISTING) == START
-
-
-def test_line_3_as_it_is_printed_would_leave_an_empty_machine_empty() -> None:
-    assert decided(Wish(1, "A"), idle=0, rules=LISTING) == REFUSE
 
 
 def test_a_job_larger_than_the_entitlement_runs_on_what_is_idle_alone() -> None:
@@ -137,20 +119,6 @@ def test_nobody_within_the_entitlement_is_vacated() -> None:
     thirds = Rules({"A": 4, "B": 4, "C": 4})
     running = [*b_has(4), Held(8, "C", priority=9)]
     assert decided(Wish(4, "A"), running, idle=0, rules=thirds) == [1]
-
-
-def test_line_32_vacates_the_least_prioritised_of_all() -> None:
-    thirds = Rules({"A": 4, "B": 4, "C": 4}, literal=True)
-    running = [Held(4, "B", FIXED, priority=-1), Held(8, "C", priority=9)]
-    assert decided(Wish(4, "A"), running, idle=0, rules=thirds) == [0]
-    assert decided(Wish(4, "A"), [Held(2, "A", priority=-2), *running], idle=2, rules=thirds) == REFUSE
-    assert decided(Wish(2, "A"), [Held(2, "A", priority=-2), *running], idle=0, rules=thirds) == [0]
-
-
-def test_line_31_vacates_until_it_is_enough() -> None:
-    running = [Held(2, "B", priority=2), Held(2, "B", priority=1), Held(6, "B", priority=0)]
-    assert decided(Wish(5, "A"), running, idle=0, rules=LISTING) == [2]
-    assert decided(Wish(5, "A"), [*running[:2], Held(2, "B", priority=0)], idle=0, rules=LISTING) == [2, 1, 0]
 
 
 def test_an_owner_that_has_come_down_to_its_entitlement_is_spared() -> None:

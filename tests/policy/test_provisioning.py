@@ -1,10 +1,7 @@
 """The planner: when rounds end, how many agents there are, and which pending ones are taken back."""
 
-import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -64,11 +61,6 @@ def test_every_idle_node_gets_an_agent_that_ends_at_the_next_full_hour() -> None
     assert plan(view()) == Plan(11 * HOUR, (agent,) * 4, ())
 
 
-def test_no_agent_is_submitted_for_jobs_that_can_go_on_nowhere() -> None:
-    all_nodes = frozenset(nodes(4))
-    assert plan(view(waiting=(WaitingJobs(1, 100, 9, all_nodes),))).submit == ()
-
-
 def test_agents_are_kept_off_nodes_on_which_nothing_that_waits_can_go_on() -> None:
     here = frozenset({"n1", "n2", "n3"})
     (agent,) = plan(view(waiting=(WaitingJobs(8, 1000, 2, here),))).submit  # n4, and nodes that nobody knows yet
@@ -76,18 +68,6 @@ def test_agents_are_kept_off_nodes_on_which_nothing_that_waits_can_go_on() -> No
     new = WaitingJobs(8, 1000, 1)
     agents = plan(view(waiting=(WaitingJobs(8, 1000, 2, here), new))).submit
     assert [agent.exclude for agent in agents] == [(), ()]
-
-
-def test_a_running_agent_takes_no_job_that_cannot_go_on_there() -> None:
-    running = (RunningAgent(11 * HOUR, NODE, "n9"),)
-    there, elsewhere = WaitingJobs(8, 1000, 1), WaitingJobs(8, 1000, 1, frozenset({"n9"}))
-    assert plan(view(running=running, waiting=(there,))).submit == ()
-    assert len(plan(view(running=running, waiting=(elsewhere,))).submit) == 1
-
-
-def test_a_restarted_planner_agrees_with_itself_about_the_end() -> None:
-    ends = {plan(view(now_s=10 * HOUR + later_s)).boundary_s for later_s in (0, 1, 1799.5, 3599.9)}
-    assert ends == {11 * HOUR}
 
 
 def test_boundaries_count_from_the_origin() -> None:
@@ -109,17 +89,6 @@ def test_no_agent_is_submitted_that_has_no_time_to_begin_a_job(left_s: float, ag
     answer = plan(view(now_s=11 * HOUR - left_s, rules=provisioning_rules(rounds)))
     assert len(answer.submit) == agents
     assert all(agent.latest_start_s == 11 * HOUR - 55 for agent in answer.submit)
-
-
-def test_the_shipped_settings_leave_each_agent_the_time_that_its_own_settings_want() -> None:
-    deploy = Path(__file__).parents[2] / "deploy"
-    control = tomllib.loads((deploy / "settings" / "demo.toml").read_text())
-    agent = tomllib.loads((deploy / "settings" / "agent.toml").read_text())
-    kill_wait = re.search(r"^KillWait=(\d+)", (deploy / "slurm" / "slurm.conf").read_text(), re.MULTILINE)
-    assert kill_wait is not None
-    needs_s = int(kill_wait[1]) + agent["margin_s"] + agent["shortest_slice_s"]
-    assert RoundSettings(**control["rounds"]).least_slice_s > needs_s
-    assert control["rounds"]["agent_needs_s"] > needs_s
 
 
 @pytest.mark.parametrize("length_s", [30, 40, "90", 300, 600])
@@ -148,44 +117,6 @@ def test_unsynchronised_agents_have_the_full_length_from_now() -> None:
 def test_a_node_on_which_agents_keep_failing_is_left_alone_and_named_to_the_scheduler() -> None:
     answer = plan(view(excluded=frozenset({"n2", "n1"})))
     assert [agent.exclude for agent in answer.submit] == [("n1", "n2")] * 2
-
-
-def test_pending_agents_count_against_the_idle_nodes() -> None:
-    assert len(plan(view(pending=pending(3))).submit) == 1
-    assert plan(view(pending=pending(7))).submit == ()
-
-
-def test_no_more_agents_than_the_waiting_jobs_can_use() -> None:
-    assert len(plan(view(waiting=(WaitingJobs(4, 1000, 3),))).submit) == 2
-    assert len(plan(view(waiting=(WaitingJobs(1, 8000, 3),))).submit) == 2
-    assert plan(view(waiting=())).submit == ()
-
-
-def test_small_jobs_fill_what_large_ones_leave() -> None:
-    waiting = (WaitingJobs(2, 100, 2), WaitingJobs(6, 100, 2))
-    assert len(plan(view(waiting=waiting)).submit) == 2
-
-
-def test_jobs_that_fit_beside_those_of_running_agents_need_no_new_one() -> None:
-    running = (RunningAgent(11 * HOUR, Resources(5, 8000)),)
-    assert plan(view(running=running, waiting=(WaitingJobs(1, 100, 5),))).submit == ()
-    assert len(plan(view(running=running, waiting=(WaitingJobs(1, 100, 6),))).submit) == 1
-
-
-def test_an_agent_that_ends_soon_takes_nothing_more() -> None:
-    running = (RunningAgent(10 * HOUR + 500, Resources(5, 8000)),)
-    assert len(plan(view(running=running, waiting=(WaitingJobs(1, 100, 1),))).submit) == 1
-
-
-def test_a_job_larger_than_every_node_brings_no_agent() -> None:
-    assert plan(view(waiting=(WaitingJobs(9, 100, 5),))).submit == ()
-
-
-def test_the_cap_counts_pending_and_running_agents() -> None:
-    rules = replace(RULES, agents_at_most=4)
-    running = (RunningAgent(11 * HOUR, Resources(0, 0)),) * 2
-    assert len(plan(view(rules=rules, pending=pending(1), running=running)).submit) == 1
-    assert plan(view(rules=rules, pending=pending(3), running=running)).submit == ()
 
 
 @pytest.mark.parametrize(

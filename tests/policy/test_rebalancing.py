@@ -75,17 +75,6 @@ def test_a_node_that_cannot_be_emptied_is_left_alone() -> None:
     assert decide(changed(seen, 2, memory_mib=3900)) is None
 
 
-def test_the_next_node_is_tried_where_one_cannot_be_emptied() -> None:
-    seen = view({1: 1}, {2: 1}, {3: 1})
-    assert where(decide(changed(seen, 2, is_migratable=False))) == (3, "n2", "n0")
-
-
-def test_agents_that_end_later_are_filled_first() -> None:
-    seen = view({1: 1}, {2: 1})
-    later = replace(seen, nodes=(seen.nodes[0], replace(seen.nodes[1], end_s=2 * HOUR_S)))
-    assert where(decide(later)) == (1, "n0", "n1")
-
-
 @pytest.mark.parametrize("algorithm", ["compaction", "priorities"])
 @pytest.mark.parametrize("change", [{"waiting": 1}, {"moving": 1}])
 def test_nothing_moves_while_a_job_waits_or_moves(algorithm: Algorithm, change: dict[str, int]) -> None:
