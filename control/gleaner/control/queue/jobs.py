@@ -138,7 +138,8 @@ def submit(
         record(db, jobs[0], "submit", now_s=now_s, detail=_signed(submitter))
     else:
         _add_runs(db, common, submission)
-        jobs = [*db.execute(select(JOB.c.id).where(JOB.c.campaign == campaign).order_by(JOB.c.id)).scalars()]
+        mine = select(JOB.c.id).where(JOB.c.campaign == campaign).order_by(JOB.c.id)
+        jobs = list(db.execute(mine).scalars().all())  # `all` reads the rows at once
         record_all(db, JOB.c.campaign == campaign, "submit", now_s=now_s, detail=_signed(submitter))
         campaign_rules.open_jobs(db, campaign)
     return Submitted(campaign=campaign, jobs=tuple(jobs))
