@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gleaner.control.policy.fair_share import POLICY, TURNS_KEPT, Book, First, ShareRules, Shares
@@ -45,6 +45,9 @@ def played(known: Shares, asked: list[list[First]]) -> Book:
     return book
 
 
+@example(  # one is exactly at its target
+    known=Shares(capacity_cpus=2, holds_cpus={"physics": 1}), asked=[[first(1, "physics"), first(2, "chemistry")]]
+)
 @given(known=shares, asked=turns)
 def test_nobody_at_its_target_goes_before_a_group_below_it(known: Shares, asked: list[list[First]]) -> None:
     book = Book(known)
