@@ -1,4 +1,4 @@
-"""What control hears of an agent without work, and when; and what becomes of an agent that finds no control."""
+"""The words of an agent without work to control, and their instants; and the end of an agent that finds no control."""
 
 import itertools
 import re

@@ -38,7 +38,7 @@ class BadServer:
     moved_to: str = ""
     """The URL to which `led` is redirected."""
     files: dict[str, bytes] = field(default_factory=dict[str, bytes])
-    """What was put there. With `moved_to`, each PUT is redirected once to that place with its path."""
+    """The files that were put. With `moved_to`, each PUT is redirected once to that place with its path."""
     refuses: dict[str, int] = field(default_factory=dict[str, int])
     """The answers to all requests (`PUT`), or to `PUT PATH`."""
     refuses_with: str = ""

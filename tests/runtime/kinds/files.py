@@ -31,6 +31,17 @@ assert [one.read() for one in held] == [b"x" * 100_000] * 3 and os.pread(nameles
         brief=True,
     ),
     Kind(
+        "open files that were renamed or replaced",
+        """
+renamed, replaced = file("/job/old", b"renamed"), file("/job/x", b"old")
+os.rename("/job/old", "/job/new")
+file("/job/y", b"new")
+os.rename("/job/y", "/job/x")
+rest()
+assert (renamed.read(), replaced.read(), open("/job/x").read()) == (b"renamed", b"old", "new")
+""",
+    ),
+    Kind(
         "a deleted open file that has another name (a hard link)",
         """
 held = file("/job/x", b"abc")
@@ -53,6 +64,30 @@ behind = file("/job/e/x", b"abc")
 rest()
 assert os.path.samefile("/job/x", "/job/y") and os.readlink("/job/outside") == "/etc/passwd"
 assert held.read() == behind.read() == b"abc"
+""",
+    ),
+    Kind(
+        "files with holes, and of 5 GiB",
+        """
+held = open("/job/x", "w+b")
+held.truncate(5 << 30)
+held.seek(4 << 30)
+held.write(b"x")
+held.flush()
+rest()
+held.seek(4 << 30)
+facts = os.stat("/job/x")
+assert held.read(1) == b"x" and facts.st_size == 5 << 30 and facts.st_blocks < 4096
+""",
+    ),
+    Kind(
+        "long file names, and long paths",
+        """
+folder = "/job/" + "/".join(["n" * 250] * 10)
+os.makedirs(folder)
+held = file(f"{folder}/{'f' * 255}", b"abc")
+rest()
+assert held.read() == b"abc" and os.path.exists(held.name)
 """,
     ),
     Kind(
@@ -101,6 +136,19 @@ assert code(waiting) == 0
 """,
     ),
     Kind(
+        "open folders, and a folder of its own that is deleted",
+        """
+os.mkdir("/job/d")
+folder = os.open("/job/d", os.O_RDONLY)
+os.mkdir("/job/gone")
+os.chdir("/job/gone")
+os.rmdir("/job/gone")
+rest()
+os.close(os.open("x", os.O_CREAT | os.O_WRONLY, dir_fd=folder))
+assert os.path.exists("/job/d/x")
+""",
+    ),
+    Kind(
         "folders of its own that are read to their end, and one that is read again",
         """
 places = ("/job/d", "/var/tmp/d", "/dev/shm/d")
@@ -133,6 +181,41 @@ assert sorted(map(int, names)) == list(range(5000))
         refused="is reading the folder '/job/d' and has not come to its end",
     ),
     Kind(
+        "files without rights to read them",
+        """
+held, inside = file("/job/x", b"abc"), (os.mkdir("/job/d"), file("/job/d/x", b"abc"))[1]
+os.chmod("/job/x", 0)
+os.chmod("/job/d", 0)
+rest()
+assert held.read() == inside.read() == b"abc" and os.stat("/job/x").st_mode & 0o777 == 0
+os.chmod("/job/d", 0o700)
+""",
+    ),
+    Kind(
+        "a thousand open files",
+        """
+held = [open(f"/job/{number}", "w", buffering=1) for number in range(1000)]
+rest()
+for number, one in enumerate(held):
+    one.write(f"{number}")
+    one.flush()
+assert open("/job/999").read() == "999"
+""",
+    ),
+    Kind(
+        "files of `/proc` and `/sys`, `/dev/null`, `/dev/zero`, `/dev/urandom`",
+        """
+status, thread, zero, random, sink = (
+    open(f"/{name}", "rb")
+    for name in ("proc/self/status", "proc/thread-self/stat", "dev/zero", "dev/urandom", "dev/null")
+)
+huge = open("/sys/kernel/mm/transparent_hugepage/enabled")
+rest()
+assert status.read().startswith(b"Name:") and thread.read() and huge.read() and zero.read(3) == bytes(3)
+assert len(random.read(3)) == 3
+""",
+    ),
+    Kind(
         "a file of `/proc` about a thread (`/proc/self/task/TID/stat`), but for the first one",
         """
 threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
@@ -141,6 +224,18 @@ held = [open(f"/proc/self/task/{thread}/stat") for thread in threads]
 rest()
 """,
         refused="holds a file about a thread open (/proc/PID/task/TID/...)",
+    ),
+    Kind(
+        "a program that runs and is deleted",
+        """
+import shutil
+shutil.copy("/bin/sleep", "/job/sleep")
+running = subprocess.Popen(["/job/sleep", "1000"])
+os.unlink("/job/sleep")
+rest()
+running.terminate()
+assert running.wait() == -15
+""",
     ),
     Kind(
         "a data base (SQLite) in the middle of a transaction",

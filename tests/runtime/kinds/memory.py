@@ -4,6 +4,24 @@ from tests.runtime.kinds.kind import GUARDS, Kind
 
 KINDS = (
     Kind(
+        "memory",
+        """
+memory = os.urandom(16 << 20)
+digest = hashlib.sha256(memory).digest()
+rest()
+assert hashlib.sha256(memory).digest() == digest
+""",
+    ),
+    Kind(
+        "memory that is reserved and never used",
+        """
+memory = mmap.mmap(-1, 64 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_NORESERVE)
+memory[10 << 30] = 3
+rest()
+assert (memory[10 << 30], memory[20 << 30]) == (3, 0)
+""",
+    ),
+    Kind(
         "memory shared with a child (anonymous, `multiprocessing.shared_memory`)",
         """
 from multiprocessing import shared_memory
@@ -53,6 +71,15 @@ assert open("/job/shared", "rb").read()[0] == 5 and open("/job/private", "rb").r
 """,
     ),
     Kind(
+        "a mapped file that is deleted",
+        """
+memory = mapped("/tmp/x", b"x" * 8192)
+os.unlink("/tmp/x")
+rest()
+assert memory[:] == b"x" * 8192
+""",
+    ),
+    Kind(
         "memory that a child gets as zeros or not at all (`MADV_WIPEONFORK`, `MADV_DONTFORK`)",
         """
 zeros, kept, ordinary = (mmap.mmap(-1, 8192, flags=mmap.MAP_PRIVATE) for _ in range(3))
@@ -78,6 +105,15 @@ drawn = {os.urandom(16), os.read(reader, 16), os.read(reader, 16)}
 assert len(drawn) == 3
 """,
         brief=True,
+    ),
+    Kind(
+        "shared memory in huge pages (MAP_HUGETLB)",
+        """
+memory = mmap.mmap(-1, 4 << 20, flags=mmap.MAP_SHARED | 0x40000)
+memory[5000] = 5
+rest()
+assert memory[5000] == 5
+""",
     ),
     Kind(
         "private memory in huge pages (MAP_HUGETLB)",

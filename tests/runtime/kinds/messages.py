@@ -30,6 +30,21 @@ rest()
         refused="has a pipe in packet mode (O_DIRECT)",
     ),
     Kind(
+        "pairs of sockets (stream, datagram, packet), half closed ones too",
+        """
+kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET)
+pairs = [socket.socketpair(socket.AF_UNIX, kind) for kind in kinds]
+for one, _ in pairs:
+    one.send(b"abc")
+pairs[0][0].shutdown(socket.SHUT_WR)
+pairs[2][0].close()
+rest()
+assert [other.recv(9) for _, other in pairs] == [b"abc"] * 3 and pairs[0][1].recv(9) == b""
+pairs[0][1].send(b"back")
+assert pairs[0][0].recv(9) == b"back"
+""",
+    ),
+    Kind(
         "servers at Unix sockets (in `/job`, in `/tmp`, abstract), with connections, one of them not accepted",
         """
 def served(at):
@@ -72,6 +87,26 @@ assert server.accept()
         refused=_INET,
         only_with=PASSCRED,
         brief=True,
+    ),
+    Kind(
+        "connections to 127.0.0.1 that begin after a restore",
+        """
+rest()
+server = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(server.getsockname())
+assert server.accept()
+server.close(), client.close()
+""",
+    ),
+    Kind(
+        "a netlink socket (`if_nametoindex`, `getifaddrs`)",
+        """
+one = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+one.bind((0, 0))
+rest()
+one.send(struct.pack("IHHIIBxxx", 20, 18, 0x301, 1, 0, 0))
+assert one.recv(9999)
+""",
     ),
     Kind(
         "a POSIX message queue that is open",
@@ -126,6 +161,32 @@ assert code(pid) == -9 and libc.semctl(semaphore, 0, 12) == 0
         but="but it stays taken if its process ends after the restore, so let the program release it",
     ),
     Kind(
+        "named semaphores (`sem_open`)",
+        """
+libc.sem_open.restype = ctypes.c_void_p
+semaphore = ctypes.c_void_p(libc.sem_open(b"/x", os.O_CREAT, 0o600, 2))
+rest()
+value = ctypes.c_int()
+libc.sem_getvalue(semaphore, ctypes.byref(value))
+assert value.value == 2 and libc.sem_open(b"/x", 0)
+""",
+    ),
+    Kind(
+        "epoll, also in another epoll, and eventfd",
+        """
+reader, writer = os.pipe()
+event, outer, inner = os.eventfd(3), select.epoll(), select.epoll()
+inner.register(reader, select.EPOLLIN)
+outer.register(inner.fileno(), select.EPOLLIN)
+outer.register(event, select.EPOLLIN | select.EPOLLET)
+rest()
+assert os.eventfd_read(event) == 3
+os.write(writer, b"x")
+os.eventfd_write(event, 1)
+assert {one for one, _ in outer.poll(60)} == {event, inner.fileno()}
+""",
+    ),
+    Kind(
         "an eventfd that counts as a semaphore (EFD_SEMAPHORE)",
         """
 event = os.eventfd(3, os.EFD_SEMAPHORE)
@@ -133,6 +194,16 @@ rest()
 assert os.eventfd_read(event) == 1
 """,
         refused="holds an eventfd with EFD_SEMAPHORE, which CRIU does not keep",
+    ),
+    Kind(
+        "signalfd with a signal that waits",
+        """
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+waiting = libc.signalfd(-1, struct.pack("Q", 1 << signal.SIGUSR1 - 1) + bytes(120), 0)
+os.kill(os.getpid(), signal.SIGUSR1)
+rest()
+assert struct.unpack_from("I", os.read(waiting, 128))[0] == signal.SIGUSR1
+""",
     ),
     Kind(
         "a watch of `/job` or `/dev/shm` (inotify)",

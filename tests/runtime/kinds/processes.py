@@ -58,6 +58,21 @@ for one in threads:
         brief=True,
     ),
     Kind(
+        "children, and their children",
+        """
+def wait():
+    within(lambda: os.path.exists("/job/stop"))
+def deep(levels):
+    wait()
+    return code(child(lambda: deep(levels - 1))) if levels else 9
+def deeper(levels):
+    return code(child(lambda: deeper(levels - 1))) if levels else deep(2)
+pids = [child(wait), child(lambda: wait() or 3), child(lambda: deeper(9))]
+rest()
+assert [code(pid) for pid in pids] == [0, 3, 9]
+""",
+    ),
+    Kind(
         "children that have ended and that nobody has waited for (zombies)",
         """
 ended = [subprocess.Popen(words) for words in (["true"], ["false"], ["sh", "-c", "kill -9 $$"])]
@@ -145,8 +160,39 @@ time.sleep(60)
             ("ends itself with `abort`", "os.abort()", 134),
         )
     ),
+    Kind(
+        "a pool of processes that are forked, with queues, locks and events",
+        """
+context = multiprocessing.get_context("fork")
+queue, lock, event = context.Queue(), context.Lock(), context.Event()
+def answer():
+    event.wait()
+    with lock:
+        queue.put(5)
+process = context.Process(target=answer)
+process.start()
+with context.Pool(2) as pool:
+    assert pool.map(abs, [-1]) == [1]
+    rest()
+    assert pool.map(abs, [-3]) == [3]
+event.set()
+assert queue.get(timeout=60) == 5
+process.join()
+""",
+    ),
     Kind("a pool of processes that are spawned", _POOL.format(method="spawn"), brief=True, saved_twice=True),
     Kind("a pool of processes of a fork server", _POOL.format(method="forkserver"), saved_twice=True),
+    Kind(
+        "pools of `concurrent.futures`, of threads and of processes",
+        """
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as processes, ThreadPoolExecutor(9) as threads:
+    begun = [pool.submit(time.sleep, 2) for pool in (processes, threads)]
+    rest()
+    assert [one.result() for one in begun] == [None] * 2
+    assert [pool.submit(abs, -4).result() for pool in (processes, threads)] == [4] * 2
+""",
+    ),
     Kind(
         "asyncio, with a subprocess",
         """
@@ -202,6 +248,55 @@ rest()
 os.kill(pid, 9)
 """,
         refused="has a process that has opened its terminal by the name /dev/tty, as an interactive shell does",
+    ),
+    Kind(
+        "settings: niceness, umask, limits, name, blocked and pending signals, handlers",
+        """
+import resource
+heard = []
+niceness = os.nice(5)
+os.umask(0o27)
+resource.setrlimit(resource.RLIMIT_NOFILE, (500, 600))
+libc.prctl(15, b"a name")
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+signal.signal(signal.SIGUSR1, lambda *_: heard.append(1))
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+os.kill(os.getpid(), signal.SIGUSR2)
+rest()
+os.kill(os.getpid(), signal.SIGHUP)
+os.kill(os.getpid(), signal.SIGUSR1)
+within(lambda: heard)
+assert (os.nice(0), os.umask(0), open("/proc/self/comm").read()) == (niceness, 0o27, "a name\\n")
+assert resource.getrlimit(resource.RLIMIT_NOFILE) == (500, 600) and signal.sigpending() == {signal.SIGUSR2}
+""",
+    ),
+    Kind(
+        "a filter of system calls (seccomp), no core dumps, a signal at the parent's end",
+        """
+code_of = lambda *rows: b"".join(struct.pack("HBBI", *row) for row in rows)
+filter = code_of((0x20, 0, 0, 0), (0x15, 0, 1, 39), (6, 0, 0, 0x50000 | 77), (6, 0, 0, 0x7FFF0000))  # getpid
+held = ctypes.create_string_buffer(filter)
+def strict():
+    libc.prctl(4, 0, 0, 0, 0)
+    libc.prctl(1, 9, 0, 0, 0)
+    assert libc.prctl(22, 2, struct.pack("HxxxxxxQ", 4, ctypes.addressof(held)), 0, 0) == 0
+    within(lambda: os.path.exists("/job/stop"))
+    return 7 if libc.syscall(39) == -1 and libc.prctl(3, 0, 0, 0, 0) == 0 else 1
+pid = child(strict)
+rest()
+assert code(pid) == (7 if os.uname().machine == "x86_64" else 1)
+""",
+    ),
+    Kind(
+        "pidfd, of a process that lives and of one that has ended",
+        """
+lives, gone = child(lambda: time.sleep(1000)), child(lambda: 0)
+to_living, to_gone = os.pidfd_open(lives), os.pidfd_open(gone)
+assert code(gone) == 0
+rest()
+signal.pidfd_send_signal(to_living, 9)
+assert code(lives) == -9 and select.select([to_gone], [], [], 60)[0]
+""",
     ),
     Kind(
         "io_uring, userfaultfd, Landlock, user namespaces",

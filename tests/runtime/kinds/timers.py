@@ -14,6 +14,15 @@ def fires(timer, within_s=60):
 
 KINDS = (
     Kind(
+        "timers that fire once (timerfd), also those that are off or have fired",
+        f"""{_TIMER}
+soon, fired, off, never = timer(2), timer(0.001), timer(0), timer(0, 0.01)
+within(lambda: select.select([fired], [], [], 0)[0])
+rest()
+assert fires(fired, 0) and fires(soon) and not any(fires(one, 0.1) for one in (off, never, fired))
+""",
+    ),
+    Kind(
         "timers that fire in each period (timerfd)",
         f"""{_TIMER}
 often, seldom, dated = timer(0.01, 0.01), timer(0.5, 0.5), timer(time.time() + 0.1, 0.1, time.CLOCK_REALTIME, 1)
@@ -32,6 +41,32 @@ rest()
 assert fires(dated) and 1.9 < time.monotonic() - begin
 """,
         but="but counts only the time in which the job runs, and can be up to a second early",
+    ),
+    Kind(
+        "alarms and interval timers (`alarm`, `setitimer`)",
+        """
+heard = []
+for number in (signal.SIGVTALRM, signal.SIGPROF):
+    signal.signal(number, lambda number, _: heard.append(number))
+signal.setitimer(signal.ITIMER_VIRTUAL, 0.02, 0.02)
+signal.setitimer(signal.ITIMER_PROF, 0.02, 0.02)
+signal.alarm(600)
+rest()
+assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] < 600
+heard.clear()
+within(lambda: sum(range(10_000)) and set(heard) == {signal.SIGVTALRM, signal.SIGPROF})
+""",
+    ),
+    Kind(
+        "an interval timer of the real time",
+        """
+heard = []
+signal.signal(signal.SIGALRM, lambda *_: heard.append(1))
+signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+rest()
+heard.clear()
+within(lambda: len(heard) > 5)
+""",
     ),
     Kind(
         "timers of POSIX (`timer_create`)",
@@ -53,6 +88,24 @@ assert libc.timer_gettime(once, left) == 0 and 0 < struct.unpack("4q", left)[2] 
 """,
     ),
     Kind(
+        "a timer of POSIX that signals a thread (SIGEV_THREAD_ID), but for the first one",
+        """
+heard, numbers = [], []
+signal.signal(signal.SIGUSR1, lambda *_: heard.append(1))
+def run():
+    numbers.append(threading.get_native_id())
+    time.sleep(1000)
+threading.Thread(target=run, daemon=True).start()
+within(lambda: numbers)
+made, event = ctypes.c_void_p(), struct.pack("Qiii44x", 0, signal.SIGUSR1, 4, numbers[0])
+assert libc.timer_create(1, event, ctypes.byref(made)) == 0
+assert libc.timer_settime(made, 0, struct.pack("4q", 0, 20_000_000, 0, 1), None) == 0
+rest()
+heard.clear()
+within(lambda: len(heard) > 5)
+""",
+    ),
+    Kind(
         "a timer of POSIX that signals the first thread (SIGEV_THREAD_ID)",
         """
 made, event = ctypes.c_void_p(), struct.pack("Qiii44x", 0, signal.SIGUSR1, 4, os.getpid())
@@ -60,6 +113,23 @@ assert libc.timer_create(1, event, ctypes.byref(made)) == 0
 rest()
 """,
         refused="has a timer that signals its first thread (timer_create with SIGEV_THREAD_ID)",
+    ),
+    Kind(
+        "a process that sleeps (`sleep`, `select` with a time limit)",
+        """
+ended = []
+threads = [
+    threading.Thread(target=lambda: ended.append(time.sleep(2))),
+    threading.Thread(target=lambda: ended.append(select.select([], [], [], 2))),
+]
+for one in threads:
+    one.start()
+program = subprocess.Popen(["sleep", "2"])
+rest()
+for one in threads:
+    one.join()
+assert program.wait() == 0 and len(ended) == 2
+""",
     ),
     Kind(
         "the clocks",
