@@ -229,7 +229,7 @@ class Schedule:
     saves: int = 0
     """The number of saves of regular jobs (preemption, migration). Saves of agents' jobs are in `agents`."""
     parts: NodeRanges | None = None
-    """The parts of nodes that `jobs` held, where the replay knows nodes; see also `metrics.node_assignment.placed`."""
+    """The parts of nodes that `jobs` held, where the replay knows nodes."""
     agent_jobs_end_s: Seconds | None = None
     """The time when each job of a finite low-priority queue was complete (NaN: never); None for an endless queue."""
     until_s: float | None = None

@@ -1,20 +1,19 @@
 """The report of one run, and of several side by side."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from gleaner.control.simulation.metrics.measures import Measures, SizeClass
+from gleaner.control.simulation.metrics.measures import Measures
 from gleaner.control.simulation.metrics.output import (
     cleaning_lines,
     comparison_table,
     jobs_table,
     machine_table,
     owners_table,
-    size_name,
     sizes_table,
 )
 from gleaner.control.simulation.metrics.tables import change, duration, number, percent
-from gleaner.control.simulation.report.charts import busy_plot, gantt_parts, owners_plot, queues_plot
-from gleaner.control.simulation.report.page import Axis, Bars, Page, Part, Section, Unit
+from gleaner.control.simulation.report.charts import busy_plot, owners_plot, queues_plot
+from gleaner.control.simulation.report.page import Page, Part, Section
 from gleaner.control.simulation.report.pictures import PALETTE
 from gleaner.control.simulation.run import Ground, ReplayOutcome, machine_name
 
@@ -30,18 +29,14 @@ _METHOD = (
 
 def run_page(outcome: ReplayOutcome, ground: Ground) -> Page:
     """Return the page of one replay: what it means, and what happened when."""
-    found, unit, agents = outcome.measures, ground.unit, outcome.scenario.agents
-    label = "with agents" if outcome.baseline else "waiting"
-    schedules, means_s = {label: outcome.schedule}, {"mean wait": _means_s(found)}
+    found, unit = outcome.measures, ground.unit
+    schedules = {"with agents" if outcome.baseline else "waiting": outcome.schedule}
     if outcome.baseline is not None:
         schedules["without agents"] = outcome.baseline
-        before_s = {_size(one): one.baseline.mean_s for one in found.size_classes if one.baseline}
-        means_s = {"with agents": _means_s(found), "without agents": before_s}
     sections = [
         Section("At a glance", (_verdict(found), machine_table(found), jobs_table(found))),
         Section("Over time", (busy_plot(outcome), queues_plot(schedules, found.window))),
-        Section("Nodes", gantt_parts(outcome.schedule, found.window, agents.length_s if agents else None)),
-        Section("Regular jobs by size", (_sizes_plot(means_s, unit), sizes_table(found, unit))),
+        Section("Regular jobs by size", (sizes_table(found, unit),)),
     ]
     owners = _owners(outcome, unit)
     if owners:
@@ -56,15 +51,8 @@ def comparison_page(outcomes: Sequence[ReplayOutcome], ground: Ground) -> Page:
     plotted = _plotted(outcomes)
     window = outcomes[0].measures.window
     sections = [
-        Section("Side by side", (comparison_table(outcomes), _side_by_side(outcomes))),
-        Section(
-            "Regular jobs by size",
-            [_sizes_plot({one.label: _means_s(one.measures) for one in some}, ground.unit, t) for t, some in plotted],
-        ),
-        Section(
-            "Queues",
-            [queues_plot({one.label: one.schedule for one in some}, window, t) for t, some in plotted],
-        ),
+        Section("Side by side", (comparison_table(outcomes),)),
+        Section("Queues", [queues_plot({one.label: one.schedule for one in some}, window, t) for t, some in plotted]),
         _method(outcomes[0], ground),
     ]
     return Page("Schedulers compared", f"{ground.workload.name} on {machine_name(ground.machine)}", sections)
@@ -89,20 +77,6 @@ def _verdict(found: Measures) -> str:
     )
 
 
-def _sizes_plot(means_s: Mapping[str, Mapping[str, float | None]], unit: str, title: str = "") -> Bars:
-    sizes = list(next(iter(means_s.values())))
-    series = {label: [each.get(size) for size in sizes] for label, each in means_s.items()}
-    return Bars(f"Mean wait by size{title}", Axis("mean wait", Unit.SECONDS), sizes, series, unit)
-
-
-def _means_s(found: Measures) -> dict[str, float | None]:
-    return {_size(one): one.waits.mean_s for one in found.size_classes}
-
-
-def _size(one: SizeClass) -> str:
-    return size_name(one.smallest, one.largest)
-
-
 def _plotted(outcomes: Sequence[ReplayOutcome]) -> list[tuple[str, Sequence[ReplayOutcome]]]:
     """Return a title and the outcomes of each plot: all schedulers, or if some have agents, one plot a scheduler."""
     plain = [outcome for outcome in outcomes if outcome.scenario.agents is None]
@@ -111,13 +85,6 @@ def _plotted(outcomes: Sequence[ReplayOutcome]) -> list[tuple[str, Sequence[Repl
     kinds = dict.fromkeys(outcome.scenario.scheduler.kind for outcome in outcomes)
     of = {kind: [one for one in outcomes if one.scenario.scheduler.kind is kind] for kind in kinds}
     return [(f", {kind.value}", some[: len(PALETTE)]) for kind, some in of.items()]
-
-
-def _side_by_side(outcomes: Sequence[ReplayOutcome]) -> Bars:
-    waits = [outcome.measures.waits for outcome in outcomes]
-    series = {"mean": [one.mean_s for one in waits], "95th percentile": [one.p95_s for one in waits]}
-    labels = [outcome.label for outcome in outcomes]
-    return Bars("Waits of regular jobs", Axis("wait", Unit.SECONDS), labels, series, "scheduler")
 
 
 def _owners(outcome: ReplayOutcome, unit: str) -> list[Part]:
