@@ -12,7 +12,6 @@ from gleaner.control.simulation.report.page import (
     Section,
     Stack,
     Unit,
-    UnitUse,
 )
 
 NASTY = "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title='taken'\"> & \"quoted\""
@@ -33,6 +32,6 @@ def everything(name: str = NASTY) -> Page:
         ],
         limits=[(0.99, name)],
     )
-    stack = Stack("Use", time, Axis("share", Unit.SHARE), [0, 60, 120], {UnitUse.REGULAR: [0.5, 0.7]})
+    stack = Stack("Use", time, Axis("share", Unit.SHARE), [0, 60, 120], {"regular jobs": [0.5, 0.7]})
     words: list[Part] = [name, (name,), {name: name}, Table((name, "b"), ((name, "1"),), name)]
     return Page(name, name, [Section(name, words), Section("Plots", [lines, stack])])

@@ -18,16 +18,6 @@ class Unit(StrEnum):
     """Written in minutes, hours or days."""
 
 
-class UnitUse(StrEnum):
-    """The use of a part of the machine, as a legend names it."""
-
-    REGULAR = "regular jobs"
-    COMPUTING = "agents computing"
-    RESTORING = "restoring"
-    SAVING = "saving"
-    LOST = "lost"
-
-
 @dataclass(frozen=True, slots=True)
 class Axis:
     """The quantity along one side of a plot."""
@@ -69,7 +59,7 @@ class Stack:
     x: Axis
     y: Axis
     edges: Sequence[float]
-    layers: Mapping[UnitUse, Sequence[float]]
+    layers: Mapping[str, Sequence[float]]
 
 
 Plot: TypeAlias = Lines | Stack

@@ -7,8 +7,7 @@ Colours go with markers and kinds of line, so that curves are told apart on a bl
 
 import io
 import math
-from collections.abc import Iterable, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -18,38 +17,24 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, PercentFormatter
 
 from gleaner.control.simulation.metrics.tables import duration
-from gleaner.control.simulation.report.page import Axis, Lines, Plot, Stack, Unit, UnitUse
+from gleaner.control.simulation.report.page import Axis, Lines, Plot, Stack, Unit
 
 PALETTE = ("#1f6fb2", "#d9730d", "#1b8a6b", "#8e4ec6", "#c2406e", "#7a6a00")
 """The colours of curves, in their order."""
-_COLOURS = {
-    UnitUse.REGULAR: "#3b6ea5",
-    UnitUse.COMPUTING: "#57b894",
-    UnitUse.RESTORING: "#a77bd0",
-    UnitUse.SAVING: "#e8a33d",
-    UnitUse.LOST: "#c43c3c",
-}
 _MARKERS, _DASHES = "os^Dv<", ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)))
-_INK, _FAINT, _RULE, _ALARM = "#1c2733", "#4c5a68", "#dfe4ea", "#b3261e"
+_RULE, _ALARM = "#dfe4ea", "#b3261e"
 _INCH = 96
 _WIDTH, _HEIGHT = 9.2, 3.2
 _LEGEND_LETTERS, _KEY_LETTERS = 120, 8
 """The width of a row of the legend, and of a key beside its name, in letters."""
 _STYLE: dict[Any, Any] = {
     "font.size": 10,
-    "axes.edgecolor": _FAINT,
-    "axes.labelcolor": _FAINT,
     "axes.axisbelow": True,
     "axes.spines.left": False,
     "axes.spines.right": False,
     "axes.spines.top": False,
     "grid.color": _RULE,
-    "xtick.color": _FAINT,
-    "ytick.color": _FAINT,
-    "ytick.left": False,
     "legend.frameon": False,
-    "legend.handlelength": 2.2,
-    "text.color": _INK,
     "text.parse_math": False,  # a name may hold a $
     "svg.fonttype": "none",
     "svg.hashsalt": "gleaner",
@@ -94,30 +79,19 @@ def _lines(plot: Lines, axes: Axes) -> None:
         if curve.low and curve.high:
             axes.vlines(curve.x, curve.low, curve.high, color=colour, linewidth=1.2)
     for height, meaning in plot.limits:
-        axes.axhline(height, color=_ALARM, linewidth=1.2, linestyle=(0, (6, 3)))
-        axes.annotate(
-            meaning,
-            (1, height),
-            (0, 3),
-            xycoords=axes.get_yaxis_transform(),
-            textcoords="offset points",
-            ha="right",
-            color=_ALARM,
-            fontsize=9,
-        )
-    heights = [*chain.from_iterable((*c.y, *c.low, *c.high) for c in plot.curves), *(y for y, _ in plot.limits)]
+        axes.axhline(height, color=_ALARM, linewidth=1.2, linestyle=(0, (6, 3)), label=_legend(meaning))
     _along(axes, plot.x, at, tight=not plot.points)
-    _up(axes, plot.y, heights)
+    _up(axes, plot.y)
 
 
 def _stack(plot: Stack, axes: Axes) -> None:
     below = [0.0] * (len(plot.edges) - 1)
-    for use, values in plot.layers.items():
+    for colour, (use, values) in zip(PALETTE, plot.layers.items(), strict=False):
         tops = [low + value for low, value in zip(below, values, strict=True)]
-        axes.stairs(tops, plot.edges, baseline=below, fill=True, color=_COLOURS[use], label=use.value)
+        axes.stairs(tops, plot.edges, baseline=below, fill=True, color=colour, label=use)
         below = tops
     _along(axes, plot.x, plot.edges, tight=True)
-    _up(axes, plot.y, below)
+    _up(axes, plot.y)
     axes.set_ylim(0, 1)
 
 
@@ -140,12 +114,11 @@ def _along(axes: Axes, axis: Axis, values: Sequence[float], *, tight: bool = Fal
     _ticks(axes.xaxis, axis, values, 8)
 
 
-def _up(axes: Axes, axis: Axis, values: Iterable[float]) -> None:
+def _up(axes: Axes, axis: Axis) -> None:
     axes.grid(visible=True, axis="y")
     axes.set_ylabel(axis.label)
-    known = [value for value in values if math.isfinite(value)]
-    if known:
-        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]) if min(known) < 0 else 0.0)
+    if axes.dataLim.y0 >= 0:
+        axes.set_ylim(bottom=0)
     _ticks(axes.yaxis, axis, axes.get_ylim(), 5)
 
 
