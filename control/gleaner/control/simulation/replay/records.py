@@ -24,4 +24,5 @@ class RecordArray(Protocol):
 def record_type(*, integers: str = "", floats: str = "", flags: str = "", **inner: np.dtype[Any]) -> np.dtype[Any]:
     """Return the type of a record. Names of fields are separated by blanks; `inner` fields are records themselves."""
     kinds = ((integers, "i8"), (floats, "f8"), (flags, "?"))
-    return np.dtype([*((name, kind) for names, kind in kinds for name in names.split()), *inner.items()])
+    fields: list[tuple[str, Any]] = [(name, kind) for names, kind in kinds for name in names.split()]
+    return np.dtype([*fields, *inner.items()])
