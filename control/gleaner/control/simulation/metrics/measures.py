@@ -255,7 +255,8 @@ def _submitted(schedule: Schedule, window: Window) -> NDArray[np.bool_]:
 
 def _parts(regular: UnitTime, ours: UnitTime, all_unit_s: float) -> Parts:
     shares = [float(amount) / all_unit_s for amount in (*regular, *ours)]
-    return Parts(*shares, max(0.0, 1 - sum(shares)))
+    shares.append(max(0.0, 1 - sum(shares)))
+    return Parts(*shares)
 
 
 def slowdowns(schedule: Schedule, chosen: NDArray[np.bool_]) -> Seconds:
