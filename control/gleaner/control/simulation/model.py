@@ -188,11 +188,12 @@ class Stretches(NamedTuple):
         *,
         restore_s: Seconds | float = 0.0,
         save_s: Seconds | float = 0.0,
+        node: Codes | int = -1,
     ) -> Self:
-        """Return stretches that lost nothing and whose nodes are only counted. A single number stands for all."""
+        """Return stretches that lost nothing. A single number stands for all."""
         restore_s, save_s, lost_s = (np.broadcast_to(value, len(job)) for value in (restore_s, save_s, 0.0))
-        node = np.broadcast_to(np.int32(-1), len(job))
-        return cls(job, start_s, end_s, units, restore_s, save_s, lost_s, node)
+        nodes = np.broadcast_to(np.asarray(node, np.int32), len(job))
+        return cls(job, start_s, end_s, units, restore_s, save_s, lost_s, nodes)
 
     def __len__(self) -> int:  # not the number of arrays
         return len(self.job)

@@ -131,4 +131,6 @@ def agents_told(book: Ledger, layer: AgentLog | None, machine: Machine, stop_s: 
     ours = stretches(layer, stop_s)
     node = book.nodes["number"][ours.units]
     units = np.ones_like(node) if machine.allocation is Allocation.NODES else machine.node_cores[node]
-    return ours._replace(units=units, node=node.astype(np.int32))
+    return Stretches.of(
+        ours.job, ours.start_s, ours.end_s, units, restore_s=ours.restore_s, save_s=ours.save_s, node=node
+    )

@@ -384,9 +384,10 @@ def _told(book: Ledger, until_s: float, *, whole: bool) -> tuple[Stretches, Node
     units = np.bincount(parts.stretch, weight, len(rows)).astype(np.int64)
     restore_s = np.minimum(rows["restore_s"], end_s - rows["start_s"])
     save_s = np.maximum(rows["save_s"] - (rows["end_s"] - end_s), 0)
-    stretches = Stretches.of(rows["job"], rows["start_s"], end_s, units, restore_s=restore_s, save_s=save_s)
-    node = np.where(has_one, parts.node[last], -1).astype(np.int32)
-    return stretches._replace(node=node), parts, int(np.count_nonzero(rows["moved"]))
+    node = np.where(has_one, parts.node[last], -1)
+    start_s = rows["start_s"]
+    stretches = Stretches.of(rows["job"], start_s, end_s, units, restore_s=restore_s, save_s=save_s, node=node)
+    return stretches, parts, int(np.count_nonzero(rows["moved"]))
 
 
 def _parts(book: Ledger, begins: Counts) -> NodeRanges:
