@@ -188,7 +188,7 @@ class Stretches(NamedTuple):
         *,
         restore_s: Seconds | float = 0.0,
         save_s: Seconds | float = 0.0,
-        node: Codes | int = -1,
+        node: NDArray[np.integer] | int = -1,
     ) -> Self:
         """Return stretches that lost nothing. A single number stands for all."""
         restore_s, save_s, lost_s = (np.broadcast_to(value, len(job)) for value in (restore_s, save_s, 0.0))
