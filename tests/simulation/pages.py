@@ -5,17 +5,13 @@ import math
 from gleaner.control.simulation.metrics.tables import Table
 from gleaner.control.simulation.report.page import (
     Axis,
-    Bars,
     Curve,
-    Gantt,
     Lines,
     Page,
     Part,
     Section,
-    Span,
     Stack,
     Unit,
-    UnitUse,
 )
 
 NASTY = "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title='taken'\"> & \"quoted\""
@@ -24,7 +20,7 @@ LENGTHS_S = (900.0, 1800.0, 3600.0, 7200.0)
 
 
 def everything(name: str = NASTY) -> Page:
-    """Four plots, and text in which `name` stands wherever a trace's own words may stand."""
+    """Two plots, and text in which `name` stands wherever a trace's own words may stand."""
     time = Axis("time", Unit.SECONDS)
     lines = Lines(
         f"Effective load {name}",
@@ -36,9 +32,6 @@ def everything(name: str = NASTY) -> Page:
         ],
         limits=[(0.99, name)],
     )
-    stack = Stack("Use", time, Axis("share", Unit.SHARE), [0, 60, 120], {UnitUse.REGULAR: [0.5, 0.7]})
-    bars = Bars("Waits", Axis("wait", Unit.SECONDS), [name, "2-4"], {name: [100, None]}, name)
-    blocks = [Span(0, 1, 0, 500, UnitUse.REGULAR), Span(2, 2, 100, 900, UnitUse.SAVING)]
-    gantt = Gantt("Nodes", time, 3, 1000, blocks, name)
+    stack = Stack("Use", time, Axis("share", Unit.SHARE), [0, 60, 120], {"regular jobs": [0.5, 0.7]})
     words: list[Part] = [name, (name,), {name: name}, Table((name, "b"), ((name, "1"),), name)]
-    return Page(name, name, [Section(name, words), Section("Plots", [lines, stack, bars, gantt])])
+    return Page(name, name, [Section(name, words), Section("Plots", [lines, stack])])

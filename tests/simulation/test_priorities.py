@@ -214,5 +214,5 @@ def test_a_target_of_a_stranger_is_refused() -> None:
 
 
 def test_fair_share_without_a_target_is_refused() -> None:
-    with pytest.raises(BadScenario, match="nobody has a target throughput; set `targets` or `others`"):
+    with pytest.raises(BadScenario, match="sfs needs targets"):
         starts(TEN, SchedulerSettings(kind=SchedulerKind.SFS))

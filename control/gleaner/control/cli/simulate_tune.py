@@ -85,7 +85,6 @@ def tune(
         _check(asked)
         with render.steps("reading the trace, MiB") as draw:
             ground = run.prepare(asked, draw)
-        run.check(asked.scheduler, ground)
         agents, assumed = _agents(asked)
         preemptions, kept = _preemptions(agents, is_possible=asked.scheduler.migration.kind is Migration.NONE)
         settings = settings_of(agents, sorted(set(lengths_s)), preemptions)

@@ -178,6 +178,23 @@ class Stretches(NamedTuple):
     node: Codes
     """The node, if the replay knows nodes; -1 where nodes are only counted, or where the stretch has several."""
 
+    @classmethod
+    def of(
+        cls,
+        job: Counts,
+        start_s: Seconds,
+        end_s: Seconds,
+        units: Counts,
+        *,
+        restore_s: Seconds | float = 0.0,
+        save_s: Seconds | float = 0.0,
+        node: NDArray[np.integer] | int = -1,
+    ) -> Self:
+        """Return stretches that lost nothing. A single number stands for all."""
+        restore_s, save_s, lost_s = (np.broadcast_to(value, len(job)) for value in (restore_s, save_s, 0.0))
+        nodes = np.broadcast_to(np.asarray(node, np.int32), len(job))
+        return cls(job, start_s, end_s, units, restore_s, save_s, lost_s, nodes)
+
     def __len__(self) -> int:  # not the number of arrays
         return len(self.job)
 
@@ -195,7 +212,7 @@ class Stretches(NamedTuple):
 def no_stretches() -> Stretches:
     """Return a value without any stretch."""
     none = np.empty(0)
-    return Stretches(np.empty(0, np.int64), none, none, np.empty(0, np.int64), none, none, none, np.empty(0, np.int32))
+    return Stretches.of(none.astype(np.int64), none, none, none.astype(np.int64))
 
 
 class NodeRanges(NamedTuple):
@@ -229,7 +246,7 @@ class Schedule:
     saves: int = 0
     """The number of saves of regular jobs (preemption, migration). Saves of agents' jobs are in `agents`."""
     parts: NodeRanges | None = None
-    """The parts of nodes that `jobs` held, where the replay knows nodes; see also `metrics.node_assignment.placed`."""
+    """The parts of nodes that `jobs` held, where the replay knows nodes."""
     agent_jobs_end_s: Seconds | None = None
     """The time when each job of a finite low-priority queue was complete (NaN: never); None for an endless queue."""
     until_s: float | None = None
@@ -248,14 +265,4 @@ def uninterrupted(
     last_s = end_s if until_s is None else np.where(np.isnan(end_s), until_s, end_s)
     ran = np.flatnonzero(~np.isnan(start_s) & ~np.isnan(last_s))
     ran = ran[np.argsort(start_s[ran], kind="stable")]
-    zeros = np.zeros(len(ran))
-    return Stretches(
-        ran.astype(np.int64),
-        start_s[ran],
-        last_s[ran],
-        units[ran],
-        zeros,
-        zeros,
-        zeros,
-        np.full(len(ran), -1, np.int32),
-    )
+    return Stretches.of(ran.astype(np.int64), start_s[ran], last_s[ran], units[ran])

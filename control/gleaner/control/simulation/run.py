@@ -9,18 +9,10 @@ from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.metrics.measures import Measures, Window, default_window, measure
 from gleaner.control.simulation.metrics.tables import duration
-from gleaner.control.simulation.model import (
-    Allocation,
-    Cleaning,
-    Machine,
-    Schedule,
-    Workload,
-    of_processors,
-    refuse_strangers,
-)
+from gleaner.control.simulation.model import Allocation, Cleaning, Machine, Schedule, Workload, of_processors
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.scenario import MOST, MeasureSettings, Scenario, WorkloadSettings
-from gleaner.control.simulation.settings import AgentSettings, SchedulerKind, SchedulerSettings
+from gleaner.control.simulation.settings import AgentSettings, SchedulerKind
 from gleaner.control.simulation.workloads import traces
 from gleaner.control.simulation.workloads.synthetic import make
 from gleaner.control.simulation.workloads.trace_file import Progress, nobody
@@ -100,19 +92,6 @@ def _made(settings: WorkloadSettings, machine: Machine | None) -> Ground:
     return Ground(workload, machine, Cleaning(len(workload)), ())
 
 
-def check(scheduler: SchedulerSettings, ground: Ground) -> None:
-    """Raise `BadScenario` if the scheduler lacks what it needs, or names a user or group that does not exist."""
-    workload = ground.workload
-    if scheduler.kind is SchedulerKind.SFS:
-        if not scheduler.sfs.others and not any(scheduler.sfs.targets.values()):
-            raise BadScenario("sfs needs targets: --set scheduler.sfs.targets.USER=UNITS, or others of [scheduler.sfs]")
-        refuse_strangers("user", scheduler.sfs.targets, workload.users, workload.name)
-    if scheduler.kind is SchedulerKind.OMFS:
-        if not any(scheduler.omfs.percent.values()):
-            raise BadScenario("omfs needs entitlements: --set scheduler.omfs.percent.GROUP=PERCENT")
-        refuse_strangers("group", scheduler.omfs.percent, workload.groups, workload.name)
-
-
 def run(
     scenario: Scenario,
     ground: Ground,
@@ -125,7 +104,6 @@ def run(
 
     `progress` is told replays.
     """
-    check(scenario.scheduler, ground)
     replays = 2 if scenario.agents is not None and baseline is None else 1
     progress(0, replays)
     schedule = _replay(scenario, ground, scenario.agents)
@@ -157,8 +135,6 @@ def run_all(asked: Sequence[Scenario], ground: Ground, progress: Progress = nobo
 
     `progress` is told cases.
     """
-    for case in asked:
-        check(case.scheduler, ground)
     outcomes: list[ReplayOutcome] = []
     plain: dict[SchedulerKind, Schedule] = {}
     for done, case in enumerate(asked):

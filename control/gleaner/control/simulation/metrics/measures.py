@@ -32,16 +32,16 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Shares of all unit time in the window; they add up to 1."""
+    """Shares of all unit time in the window, in the order of `UnitTime`; they add up to 1."""
 
-    regular_compute: float
     regular_restore: float
-    regular_save: float
+    regular_compute: float
     regular_lost: float
-    agents_compute: float
+    regular_save: float
     agents_restore: float
-    agents_save: float
+    agents_compute: float
     agents_lost: float
+    agents_save: float
     idle: float
 
     @property
@@ -229,8 +229,8 @@ def measure(schedule: Schedule, baseline: Schedule | None = None, window: Window
         agent_jobs_done=None if done_s is None else int(np.count_nonzero(~np.isnan(done_s))),
         users=users,
         groups=groups,
-        jain_users=_jain([owner.compute_unit_s for owner in users]),
-        jain_groups=_jain([owner.compute_unit_s for owner in groups]),
+        jain_users=jain([owner.compute_unit_s for owner in users]),
+        jain_groups=jain([owner.compute_unit_s for owner in groups]),
         effect=None if baseline is None else _effect(schedule, baseline, window, parts, chosen),
     )
 
@@ -255,17 +255,8 @@ def _submitted(schedule: Schedule, window: Window) -> NDArray[np.bool_]:
 
 def _parts(regular: UnitTime, ours: UnitTime, all_unit_s: float) -> Parts:
     shares = [float(amount) / all_unit_s for amount in (*regular, *ours)]
-    return Parts(
-        regular_restore=shares[0],
-        regular_compute=shares[1],
-        regular_lost=shares[2],
-        regular_save=shares[3],
-        agents_restore=shares[4],
-        agents_compute=shares[5],
-        agents_lost=shares[6],
-        agents_save=shares[7],
-        idle=max(0.0, 1 - sum(shares)),
-    )
+    shares.append(max(0.0, 1 - sum(shares)))
+    return Parts(*shares)
 
 
 def slowdowns(schedule: Schedule, chosen: NDArray[np.bool_]) -> Seconds:
@@ -336,11 +327,6 @@ def _owners(
         for index in (int(place) for place in np.flatnonzero((submitted > 0) | (got > 0)))
     ]
     return tuple(sorted(owners, key=lambda one: (-one.compute_unit_s, one.name)))
-
-
-def _jain(amounts: Sequence[float]) -> float | None:
-    """Return Jain's index; None if nobody got anything, or if there is only one owner."""
-    return jain(np.array(amounts)) if len(amounts) > 1 and any(amounts) else None
 
 
 def _effect(

@@ -1,8 +1,9 @@
-"""The use of the machine's time: by kind, by owner over time (with Jain's index), and full, partly used or empty.
+"""The use of the machine's time: by kind, by owner (Jain's index), and full, partly used or empty.
 
 All of these are exact integrals over the stretches of a schedule, and not samples.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gleaner.control.simulation.model import Codes, Counts, Schedule, Seconds, Stretches
+from gleaner.control.simulation.model import Counts, Schedule, Seconds, Stretches
 from gleaner.control.simulation.replay.compiler import compiled
 
 
@@ -71,40 +72,20 @@ def _past(at_s: Seconds, weight: Seconds, edges_s: Seconds) -> Seconds:
     return edges_s * sums[before] - moments[before]
 
 
-def jain(got: NDArray[np.float64]) -> float:
+def jain(got: Sequence[float]) -> float | None:
     """Return Jain's index of fairness: 1 if all owners got equally much, 1/n if one of n got everything.
 
     (sum x)^2 / (n sum x^2) (Jain, Chiu and Hawe, "A Quantitative Measure of Fairness and Discrimination for Resource
-    Allocation in Shared Computer Systems", DEC-TR-301, 1984). Here x is what an owner got. The index is 1 if nobody got
-    anything, and NaN if there is no owner.
+    Allocation in Shared Computer Systems", DEC-TR-301, 1984). Here x is what an owner got. The index is None if there
+    is only one owner, or if no owner got anything.
 
-    >>> jain(np.array([5.0, 5.0, 0.0, 0.0]))
+    >>> jain([5.0, 5.0, 0.0, 0.0])
     0.5
     """
-    if len(got) == 0:
-        return float("nan")
-    largest = float(np.max(np.abs(got)))
-    if largest == 0:
-        return 1.0
-    got = got / largest  # so that no square is too large or too small
-    return float(np.sum(got) ** 2 / (len(got) * np.sum(got**2)))
-
-
-def throughput(stretches: Stretches, owner: Codes, owners: int, edges_s: Seconds) -> NDArray[np.float64]:
-    """Return the units on which each owner's jobs computed, as a mean over each bin between two edges: [owner, bin].
-
-    `owner` has for each job of the workload its owner (its user, or its group). Only time that was computed and kept
-    counts: not restores, not saves, and not time that a job lost.
-    """
-    whose = owner[stretches.job]
-    order = np.argsort(whose, kind="stable")
-    borders = np.searchsorted(whose[order], np.arange(owners + 1))
-    bins_s = np.diff(edges_s)
-    means = np.zeros((owners, len(bins_s)))
-    for one in np.flatnonzero(np.diff(borders)):
-        chosen = order[borders[one] : borders[one + 1]]
-        means[one] = by_bin(stretches.only(chosen), edges_s).compute / bins_s
-    return means
+    if len(got) < 2 or not any(got):
+        return None
+    shares = np.array(got) / max(got)  # so that no square is too large or too small
+    return float(np.sum(shares) ** 2 / (len(shares) * np.sum(shares**2)))
 
 
 FULL, MIXED, EMPTY = range(3)

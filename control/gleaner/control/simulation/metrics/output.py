@@ -5,8 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from gleaner.control.simulation.metrics.measures import Change, Measures, OwnerFigures, SizeClass, Waits
 from gleaner.control.simulation.metrics.tables import Table, change, duration, number, percent, shortest
 from gleaner.control.simulation.model import Cleaning, Schedule, Seconds
@@ -19,30 +17,23 @@ _OWNERS = 10
 
 def machine_table(measures: Measures) -> Table:
     """Return a table of how the machine's time was spent."""
-    parts, effect = measures.parts, measures.effect
-    rows: list[tuple[str, str, str]] = [
+    effect, has_agents = measures.effect, measures.agents > 0
+    nodes = (measures.nodes_full, measures.nodes_mixed, measures.nodes_empty)
+    rows = (
         ("effective load", percent(measures.effective_load), _before(effect.effective_load if effect else None)),
         ("regular load", percent(measures.regular_load), _before(effect.regular_load if effect else None)),
-    ]
-    if measures.agents:
-        rows.append(("agents computing", percent(parts.agents_compute), ""))
-    rows += [
-        (name, percent(share), "")
-        for name, share in (("saving", measures.saving), ("restoring", measures.restoring), ("lost", measures.lost))
-        if share
-    ]
-    rows.append(("idle", percent(measures.idle), _before(effect.idle if effect else None)))
-    if measures.agents:
-        rows.append(("agents", number(measures.agents, 0), ""))
-        rows.append(("saves of agents' nodes", number(measures.agent_saves, 0), ""))
-    if measures.agent_jobs_done is not None:
-        rows.append(("low-priority jobs completed", number(measures.agent_jobs_done, 0), ""))
-    if measures.nodes_mixed > 0:
-        shares = (measures.nodes_full, measures.nodes_mixed, measures.nodes_empty)
-        rows.append(("nodes full / mixed / empty", " / ".join(percent(share, 1) for share in shares), ""))
-    if measures.job_saves:
-        rows.append(("saves of regular jobs", number(measures.job_saves, 0), ""))
-    return _without_empty(Table(("machine", "", "without agents"), tuple(rows)))
+        ("agents computing", percent(measures.parts.agents_compute if has_agents else None), ""),
+        ("saving", percent(measures.saving or None), ""),
+        ("restoring", percent(measures.restoring or None), ""),
+        ("lost", percent(measures.lost or None), ""),
+        ("idle", percent(measures.idle), _before(effect.idle if effect else None)),
+        ("agents", number(measures.agents or None, 0), ""),
+        ("saves of agents' nodes", number(measures.agent_saves if has_agents else None, 0), ""),
+        ("low-priority jobs completed", number(measures.agent_jobs_done, 0), ""),
+        ("nodes full / mixed / empty", " / ".join(percent(share, 1) for share in nodes) if nodes[1] > 0 else "", ""),
+        ("saves of regular jobs", number(measures.job_saves or None, 0), ""),
+    )
+    return _without_empty(Table(("machine", "", "without agents"), tuple(row for row in rows if row[1])))
 
 
 def jobs_table(measures: Measures) -> Table:
@@ -228,6 +219,4 @@ def _outcome_value(outcome: ReplayOutcome) -> dict[str, object]:
 
 def _written(times_s: Seconds) -> list[str]:
     """Return the shortest texts that read as the same numbers; an empty text for NaN."""
-    if bool(np.all(np.isfinite(times_s) & (times_s == np.rint(times_s)) & (np.abs(times_s) < 2**53))):
-        return [str(whole) for whole in times_s.astype(np.int64).tolist()]
     return ["" if math.isnan(time_s) else shortest(time_s) for time_s in times_s.tolist()]

@@ -37,14 +37,6 @@ from gleaner.control.simulation.replay.compiler import inner
 
 agent_end = inner(provisioning.agent_end)
 agents_to_start = inner(array_policies.agents_to_start)
-# Imported by name: a compiled function cannot look into a Python module.
-next_of_places, advance_places, close_places = agent_slots.next_s, agent_slots.advance, agent_slots.close
-start_places, vacate_places, past_of_places, waiting_jobs = (
-    agent_slots.start,
-    agent_slots.vacate,
-    agent_slots.past,
-    agent_slots.waiting,
-)
 
 
 @inner
@@ -53,7 +45,7 @@ def next_s(layer: AgentLog, finite: Finite | None) -> float:
     state = layer.state[0]
     at_s = float(state.wake_s)
     if finite is not None:
-        return min(at_s, next_of_places(layer, finite))
+        return min(at_s, agent_slots.next_s(layer, finite))
     if state.leavings > 0:
         at_s = min(at_s, float(layer.leavings[0].end_s))
     if state.first < state.last:
@@ -74,7 +66,7 @@ def held_past(layer: AgentLog, finite: Finite | None, at_s: float) -> int:
     state = layer.state[0]
     units = int(layer.rules[0].units)
     if finite is not None:
-        return past_of_places(layer, finite, at_s) * units
+        return agent_slots.past(layer, finite, at_s) * units
     nodes = _leaving_past(layer, at_s)
     entry = int(state.last) - 1
     while entry >= state.first and layer.entries[entry].end_s > at_s:
@@ -91,7 +83,7 @@ def release(layer: AgentLog, finite: Finite | None, now_s: float) -> int:
     if state.wake_s <= now_s:
         state.wake_s = math.inf
     if finite is not None:
-        advance_places(layer, finite, now_s)
+        agent_slots.advance(layer, finite, now_s)
     else:
         _release_leavings(layer, now_s)
         while state.first < state.last and layer.entries[state.first].end_s <= now_s:
@@ -118,7 +110,7 @@ def decide(  # noqa: PLR0917 - numba takes no keywords
     needed = min(-(-(owed - free) // units) - int(state.leaving), int(state.running))  # regular jobs may owe, too
     if needed > 0 and rules.preemption:
         if finite is not None:
-            vacate_places(layer, finite, now_s, needed)
+            agent_slots.vacate(layer, finite, now_s, needed)
         else:
             _vacate(layer, now_s, needed)
     free -= max(0, owed - int(state.leaving) * units)
@@ -129,14 +121,14 @@ def decide(  # noqa: PLR0917 - numba takes no keywords
         return 0, end_s
     waiting = ENDLESS
     if finite is not None:
-        waiting = waiting_jobs(layer, finite)
+        waiting = agent_slots.waiting(layer, finite)
     nodes = agents_to_start(
         end_s - now_s,
         float(rules.shortest_slice_s),
-        int(rules.at_most),
+        int(rules.agents_at_most),
         int(state.running + state.leaving),
         free // units,
-        int(rules.places),
+        int(rules.jobs_per_agent),
         waiting,
     )
     if nodes == 0:
@@ -145,7 +137,7 @@ def decide(  # noqa: PLR0917 - numba takes no keywords
         return 0, end_s
     state.running += nodes
     if finite is not None:
-        start_places(layer, finite, now_s, end_s, nodes)
+        agent_slots.start(layer, finite, now_s, end_s, nodes)
     else:
         _enter(layer, now_s, end_s, nodes)
     return nodes * units, end_s
@@ -155,7 +147,7 @@ def decide(  # noqa: PLR0917 - numba takes no keywords
 def close(layer: AgentLog, finite: Finite | None, stop_s: float) -> None:
     """Put the entries in force when the replay stops into the log."""
     if finite is not None:
-        close_places(layer, finite, stop_s)
+        agent_slots.close(layer, finite, stop_s)
         return
     while layer.state[0].first < layer.state[0].last:
         _end_first_group(layer)
@@ -175,7 +167,7 @@ def _vacate(layer: AgentLog, now_s: float, needed: int) -> None:
         if passed >= entries[entry].nodes:
             passed -= int(entries[entry].nodes)
             entry += 1
-        elif needed > 0 and entries[entry].end_s <= now_s + save_seconds(layer, needed * rules.places):
+        elif needed > 0 and entries[entry].end_s <= now_s + save_seconds(layer, needed * rules.jobs_per_agent):
             passed += 1
             needed -= 1
             state.coming += 1
@@ -186,7 +178,7 @@ def _vacate(layer: AgentLog, now_s: float, needed: int) -> None:
     needed = min(needed, int(state.running))
     if needed <= 0:
         return
-    gone_s = now_s + save_seconds(layer, needed * rules.places)
+    gone_s = now_s + save_seconds(layer, needed * rules.jobs_per_agent)
     saved = 0
     begin_s = math.inf
     group_s = -math.inf
@@ -276,7 +268,7 @@ def _enter(layer: AgentLog, now_s: float, end_s: float, nodes: int) -> None:
             entry.start_s = now_s
             entry.end_s = end_s
             entry.nodes = of_these
-            entry.restore_s = restore_seconds(layer, of_these * layer.rules[0].places) if was_saved else 0.0
+            entry.restore_s = restore_seconds(layer, of_these * layer.rules[0].jobs_per_agent) if was_saved else 0.0
             entry.was_saved = was_saved
             entry.begin_s = math.inf
             state.last += 1
@@ -299,7 +291,7 @@ def _begin_s(layer: AgentLog, first: int) -> float:
     while entry < layer.state[0].last and entries[entry].end_s == end_s and entries[entry].start_s < begin_s:
         if entries[entry].nodes > 0:
             nodes += int(entries[entry].nodes)
-            begin_s = end_s - float(rules.margin_s) - save_seconds(layer, nodes * rules.places)
+            begin_s = end_s - float(rules.margin_s) - save_seconds(layer, nodes * rules.jobs_per_agent)
             begin_s = max(begin_s, float(entries[entry].start_s))
         entry += 1
     return begin_s

@@ -6,12 +6,13 @@ a tuple as an argument of its own, and more arguments take longer to compile: he
 """
 
 import math
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from gleaner.control.simulation.model import Counts, Machine, Seconds, Stretches, no_stretches
 from gleaner.control.simulation.replay.compiler import inner
+from gleaner.control.simulation.replay.records import RecordArray, record_type
 from gleaner.control.simulation.settings import AgentSettings, CostSettings, transfer_s
 
 _START, _END, _NODES, _RESTORE, _SAVE = range(5)
@@ -20,94 +21,43 @@ ENDLESS = 2**40
 """The number of jobs that stands for a queue without an end."""
 
 
-class RecordArray(Protocol):
-    """An array of records. NumPy and the compiler know what is in the records; a type checker does not."""
-
-    @property
-    def dtype(self) -> Any: ...
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, at: Any, /) -> Any: ...
-
-    def __setitem__(self, at: Any, what: Any, /) -> None: ...
-
-
-_COST = [("constant_s", "f8"), ("node_mib_s", "f8"), ("shared_mib_s", "f8")]
-_RULES = np.dtype(
-    [
-        ("length_s", "f8"),
-        ("synchronised", "?"),
-        ("shortest_slice_s", "f8"),
-        ("at_most", "i8"),
-        ("places", "i8"),
-        ("margin_s", "f8"),
-        ("preemption", "?"),
-        ("on_nodes", "?"),  # a slot is this node of the machine, and agents that have to leave are chosen by node
-        ("units", "i8"),  # of the machine, that one agent takes
-        ("memory_mib", "f8"),  # of one job
-        ("save", _COST),
-        ("restore", _COST),
-    ]
+_COST = record_type(floats="constant_s node_mib_s shared_mib_s")
+_RULES = record_type(
+    integers="agents_at_most jobs_per_agent units",
+    floats="length_s shortest_slice_s margin_s memory_mib",
+    flags="synchronised preemption on_nodes",
+    save=_COST,
+    restore=_COST,
 )
-_STATE = np.dtype(
-    [
-        ("first", "i8"),  # the first of the entries in force
-        ("last", "i8"),  # the place behind the entries in force; with a finite queue: behind the slots in use
-        ("running", "i8"),  # nodes with agents
-        ("leaving", "i8"),  # nodes with agents that have to leave
-        ("coming", "i8"),  # nodes, of those leaving, in the first entries, whose agents end as early by themselves
-        ("leavings", "i8"),  # entries in the array `leavings`
-        ("freed", "i8"),  # entries in the array `freed`
-        ("logged", "i8"),  # entries in the array `log`
-        ("saved", "i8"),  # saved jobs that wait; with an endless queue the nodes that these jobs fill
-        ("wake_s", "f8"),  # when agents may start although nothing ends
-    ]
+"""The fields of `AgentSettings`. `memory_mib`: of one job. `units`: of the machine, that one agent takes. `on_nodes`: a
+slot is this node of the machine, and agents that have to leave are chosen by node."""
+_STATE = record_type(integers="first last running leaving coming leavings freed logged saved", floats="wake_s")
+"""`first`: the first of the entries in force. `last`: the place behind the entries in force; with a finite queue:
+behind the slots in use. `running`: nodes with agents. `leaving`: nodes with agents that have to leave. `coming`: nodes,
+of those leaving, in the first entries, whose agents end as early by themselves. `leavings`, `freed`, `logged`: entries
+in the arrays of these names (`logged`: in `log`). `saved`: saved jobs that wait; with an endless queue the nodes that
+these jobs fill. `wake_s`: when agents may start although nothing ends."""
+_ENTRY = record_type(integers="nodes", floats="start_s end_s restore_s begin_s", flags="was_saved")
+"""`was_saved`: the entry's jobs must be restored. `begin_s`: when the entry's save began; infinite: not asked yet."""
+_LEAVING = record_type(integers="nodes saved", floats="end_s")
+_FREED = record_type(integers="units", floats="end_s")
+_STOCK = record_type(integers="returned new groups", floats="next_s latest_s", flags="is_stale")
+"""`returned`: jobs that wait again without having been saved. `new`: the next job that never ran. `groups`: entries in
+the array `groups`. `is_stale`: whether `next_s` must be found again. `next_s`: when the places have something to do.
+`latest_s`: when the places last had something to do."""
+_SLOT = record_type(
+    integers="order busy computing",
+    floats="start_s end_s begin_s speed since_s computed_s",
+    flags="is_leaving is_wanted",
 )
-_ENTRY = np.dtype(
-    [
-        ("start_s", "f8"),
-        ("end_s", "f8"),
-        ("nodes", "i8"),
-        ("restore_s", "f8"),
-        ("was_saved", "?"),  # the entry's jobs must be restored
-        ("begin_s", "f8"),  # when the entry's save began; infinite: not asked yet
-    ]
-)
-_LEAVING = np.dtype([("end_s", "f8"), ("nodes", "i8"), ("saved", "i8")])
-_FREED = np.dtype([("end_s", "f8"), ("units", "i8")])
-_STOCK = np.dtype(
-    [
-        ("returned", "i8"),  # jobs that wait again without having been saved
-        ("new", "i8"),  # the next job that never ran
-        ("groups", "i8"),  # entries in the array `groups`
-        ("is_stale", "?"),  # whether `next_s` must be found anew
-        ("next_s", "f8"),  # when the places have something to do
-        ("latest_s", "f8"),  # when the places last had something to do
-    ]
-)
-_SLOT = np.dtype(
-    [
-        ("order", "i8"),  # by position, not by slot: the slots in use by the starts of their agents, then the free ones
-        ("start_s", "f8"),
-        ("end_s", "f8"),
-        ("begin_s", "f8"),  # when the slot's save began; infinite: not yet
-        ("speed", "f8"),  # of the node
-        ("is_leaving", "?"),
-        ("is_wanted", "?"),  # a job is to have this node
-        ("busy", "i8"),  # places with a job
-        ("computing", "i8"),  # places that compute
-        ("since_s", "f8"),  # since when at least one place computes
-        ("computed_s", "f8"),  # time computed before `since_s`
-    ]
-)
-_PLACE = np.dtype([("job", "i8"), ("since_s", "f8"), ("due_s", "f8"), ("is_restoring", "?")])
+"""`order`: by position, not by slot: the slots in use by the starts of their agents, then the free ones. `busy`: places
+with a job. `computing`: places that compute. `begin_s`: when the slot's save began; infinite: not yet. `speed`: of the
+node. `since_s`: since when at least one place computes. `computed_s`: time computed before `since_s`. `is_wanted`: a
+job is to have this node."""
+_PLACE = record_type(integers="job", floats="since_s due_s", flags="is_restoring")
 """`since_s`: when the job began to compute. `due_s`: when the job is restored, or complete."""
-_GROUP = np.dtype([("end_s", "f8"), ("busy", "i8"), ("begin_s", "f8")])
-_JOB = np.dtype([("left_s", "f8"), ("is_saved", "?"), ("end_s", "f8")])
+_GROUP = record_type(integers="busy", floats="end_s begin_s")
+_JOB = record_type(floats="left_s end_s", flags="is_saved")
 
 
 class AgentLog(NamedTuple):
@@ -257,32 +207,14 @@ def stretches(layer: AgentLog | None, stop_s: float) -> Stretches:
     np.minimum(restore_s, np.subtract(end_s, start_s, out=last_s), out=restore_s)
     units = nodes.view(np.int64)
     units[:] = np.multiply(nodes, float(layer.rules[0]["units"]), out=last_s)
-    held = len(start_s)
-    return Stretches(
-        job=np.broadcast_to(np.int64(-1), held),
-        start_s=start_s,
-        end_s=end_s,
-        units=units,
-        restore_s=restore_s,
-        save_s=save_s,
-        lost_s=np.broadcast_to(0.0, held),
-        node=np.broadcast_to(np.int32(-1), held),
-    )
-
-
-def completions(finite: Finite | None, agents: AgentSettings | None) -> Seconds | None:
-    """Return when each job of a finite low-priority queue was complete; None for an endless queue."""
-    return finite.jobs["end_s"].copy() if finite and agents and agents.queue.jobs else None
+    job = np.broadcast_to(np.int64(-1), len(units))
+    return Stretches.of(job, start_s, end_s, units, restore_s=restore_s, save_s=save_s)
 
 
 def _rules(agents: AgentSettings, machine: Machine, *, on_nodes: bool) -> RecordArray:
     rules = np.zeros(1, _RULES)
-    rules["length_s"] = agents.length_s
-    rules["synchronised"] = agents.synchronised
-    rules["shortest_slice_s"] = agents.shortest_slice_s
-    rules["at_most"] = agents.agents_at_most
-    rules["places"] = agents.jobs_per_agent
-    rules["margin_s"] = agents.margin_s
+    for name in ("length_s", "synchronised", "shortest_slice_s", "agents_at_most", "jobs_per_agent", "margin_s"):
+        rules[name] = getattr(agents, name)
     rules["preemption"] = agents.preemption
     rules["on_nodes"] = on_nodes
     rules["units"] = machine.units_of_node

@@ -20,7 +20,6 @@ from gleaner.control.simulation.replay.ledger import LENT, NO_JOB, Ledger, settl
 from gleaner.control.simulation.settings import AgentSettings
 
 agent_end = inner(provisioning.agent_end)
-vacate = agent_slots.vacate  # by name: a compiled function cannot look into a Python module
 NOT_LENT, LEAVING, STAYING = range(3)
 """The values of `lent` in a node: no agent is on it that has to leave for a job, it leaves already, or it runs."""
 
@@ -71,7 +70,7 @@ def have_leave(book: Ledger, layer: AgentLog, finite: Finite, now_s: float, firs
                     finite.slots[node].is_wanted = True
                     needed += 1
     if needed > 0:
-        vacate(layer, finite, now_s, needed)
+        agent_slots.vacate(layer, finite, now_s, needed)
 
 
 @inner
@@ -129,7 +128,9 @@ def _is_on(book: Ledger, node: int, level: int) -> bool:
 
 def agents_told(book: Ledger, layer: AgentLog | None, machine: Machine, stop_s: float) -> Stretches:
     """Return each agent's stretch on its node. In the log of such agents, the number of nodes is the node."""
-    job, start_s, end_s, slot, restore_s, save_s, lost_s, _node = stretches(layer, stop_s)
-    node = book.nodes["number"][slot]
+    ours = stretches(layer, stop_s)
+    node = book.nodes["number"][ours.units]
     units = np.ones_like(node) if machine.allocation is Allocation.NODES else machine.node_cores[node]
-    return Stretches(job, start_s, end_s, units, restore_s, save_s, lost_s, node.astype(np.int32))
+    return Stretches.of(
+        ours.job, ours.start_s, ours.end_s, units, restore_s=ours.restore_s, save_s=ours.save_s, node=node
+    )

@@ -6,13 +6,10 @@ its listing has it (`literal`), and jobs that spread over several nodes. The doc
 both forms.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-Queue = TypeVar("Queue")
 
 _ABOVE_ALL = 2**62
 """Higher than any priority."""
@@ -69,34 +66,6 @@ def is_claim(asked: int, used: int, entitled: int) -> bool:
 def would_exceed(asked: int, job_class: int, used_fixed: int, entitled: int, literal: bool) -> bool:
     """Return True if the non-preemptible jobs of an owner would be more than its entitlement with this job."""
     return job_class == 0 and used_fixed + asked > entitled - int(literal)
-
-
-def walk_of(
-    places: Callable[[Queue], int], claim: Callable[[Queue, int], int], others: Callable[[Queue], None]
-) -> Callable[[Queue, bool], bool]:
-    """Return the walk that asks with these functions. The compiler needs to know them when it compiles the walk.
-
-    `places` begins a walk over the queue and returns its length. `claim` asks for the job at a place, takes the answer
-    and returns it; `REFUSE` for a job that is no claim. `others` asks for every other job.
-    """
-
-    def walk(queue: Queue, literal: bool) -> bool:
-        """Ask for the claims until they preempt no more jobs, then for the others; with `literal` only for the others.
-
-        Return True if the others were not asked, since idle units are kept for a claim that was told to `WAIT`.
-        """
-        is_vacated, is_waiting = not literal, False
-        while is_vacated:
-            is_vacated, is_waiting = False, False
-            for place in range(places(queue)):
-                answer = claim(queue, place)
-                is_vacated = is_vacated or answer == VACATE
-                is_waiting = is_waiting or answer == WAIT
-        if not is_waiting:
-            others(queue)
-        return is_waiting
-
-    return walk
 
 
 def decide(  # noqa: PLR0917 - numba takes no keywords

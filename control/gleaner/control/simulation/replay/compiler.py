@@ -8,7 +8,6 @@ it saves.
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
-import dis
 import hashlib
 import os
 from collections.abc import Callable
@@ -105,10 +104,9 @@ def _has_cache() -> bool:
 
 def _with_callees(plain: FunctionType, options: dict[str, bool]) -> FunctionType:
     """Return the function with the plain functions of its own module that it calls in their compiled form."""
-    named = {each.argval for each in dis.get_instructions(plain) if each.opname == "LOAD_GLOBAL"}
     callees = {
         name: _callee(of, tuple(sorted(options.items())))
-        for name in named
+        for name in plain.__code__.co_names
         if isinstance(of := plain.__globals__.get(name), FunctionType)
         and of.__module__ == plain.__module__
         and of is not plain

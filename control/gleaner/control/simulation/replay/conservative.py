@@ -17,20 +17,18 @@ from gleaner.control.simulation.model import Counts, Seconds
 from gleaner.control.simulation.replay import backfill
 from gleaner.control.simulation.replay.agent_starts import agent_end, held_past
 from gleaner.control.simulation.replay.agent_starts import decide as decide_agents
-from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArray
+from gleaner.control.simulation.replay.agents import AgentLog, Finite
 from gleaner.control.simulation.replay.compiler import inner, loop, part
-from gleaner.control.simulation.replay.loop import Discipline, Rules, always, is_any_waiting, loop_of, never
+from gleaner.control.simulation.replay.loop import Discipline, always, is_any_waiting, loop_of, never
+from gleaner.control.simulation.replay.records import RecordArray, record_type
 from gleaner.control.simulation.replay.unit_ledger import UnitLedger, end_next, free_agents, next_end_s, start, stop
 
 conservative = inner(backfill.conservative)
 insert, place_of = inner(backfill.insert), inner(backfill.place_of)
 
-_STATE = np.dtype(
-    [
-        ("promised", "i8"),  # the number of waiting jobs that have had promises before
-        ("better_until_s", "f8"),  # before this time a promise may have become better (see `backfill.conservative`)
-    ]
-)
+_STATE = record_type(integers="promised", floats="better_until_s")
+"""`promised`: the number of waiting jobs that have had promises before. `better_until_s`: before this time a promise
+may have become better (see `backfill.conservative`)."""
 
 
 class ByPromise(NamedTuple):
@@ -203,8 +201,6 @@ _loop = part(loop_of(Discipline[ByPromise](always, next_end_s, is_any_waiting, _
 
 
 @loop
-def run_by_promise(  # noqa: PLR0917 - numba takes no keywords
-    book: ByPromise, submit_s: Seconds, clocks: RecordArray, rules: Rules, layer: AgentLog | None, finite: Finite | None
-) -> int:
+def run_by_promise(*state: Any) -> int:
     """Run the loop of `replay.loop` with this queue."""
-    return _loop(book, submit_s, clocks, rules, layer, finite)
+    return _loop(*state)

@@ -28,26 +28,12 @@ from numpy.typing import NDArray
 from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.model import Codes, Counts, Seconds, Workload, refuse_strangers
 from gleaner.control.simulation.replay import backfill
-from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArray
+from gleaner.control.simulation.replay import unit_ledger as ledgers
+from gleaner.control.simulation.replay.agents import AgentLog, Finite
 from gleaner.control.simulation.replay.compiler import inner, loop, part
-from gleaner.control.simulation.replay.loop import (
-    Discipline,
-    Rules,
-    always,
-    is_any_waiting,
-    loop_of,
-    never,
-)
+from gleaner.control.simulation.replay.loop import Discipline, always, is_any_waiting, loop_of, never
 from gleaner.control.simulation.replay.request import ReplayRequest
-from gleaner.control.simulation.replay.unit_ledger import (
-    UnitLedger,
-    free_of,
-    lent,
-    next_end_s,
-    start_agents,
-    start_chosen,
-    stop,
-)
+from gleaner.control.simulation.replay.unit_ledger import UnitLedger, lent, next_end_s, stop
 from gleaner.control.simulation.settings import Backfill, ShareSettings
 from gleaner.control.simulation.settings import SchedulerKind as Kind
 
@@ -137,13 +123,22 @@ def targets_of(workload: Workload, share: ShareSettings) -> NDArray[np.float64]:
     refuse_strangers("user", share.targets, workload.users, workload.name)
     targets = share.factor * np.array([share.targets.get(user, share.others) for user in workload.users])
     if not np.any(targets > 0):
-        raise BadScenario("scheduler.sfs: nobody has a target throughput; set `targets` or `others`")
+        raise BadScenario("sfs needs targets: --set scheduler.sfs.targets.USER=UNITS, or others of [scheduler.sfs]")
     return targets
 
 
-@inner
-def _ended(book: InOrder, job: int) -> None:
-    _hold(book.ranks, job, -int(book.ledger.units[job]))
+@part
+def _free(book: InOrder, clock: Any, layer: AgentLog | None, finite: Finite | None) -> bool:
+    ledger, is_news = book.ledger, False
+    while next_end_s(book) <= clock.now_s:
+        job = ledgers.end_next(ledger)
+        ledgers.forget(ledger.ends, float(ledger.start_s[job] + ledger.limit_s[job]), int(ledger.units[job]))
+        _hold(book.ranks, job, -int(ledger.units[job]))
+        is_news = True
+    if ledgers.free_agents(ledger, clock, layer, finite):
+        ledgers.forget_agents(ledger, layer)
+        is_news = True
+    return is_news
 
 
 @inner
@@ -195,7 +190,7 @@ def _decide(book: InOrder, clock: Any, layer: AgentLog | None, finite: Finite | 
     for entry in range(found):
         place = int(ledger.starts[entry])
         job = int(book.queue[place])
-        if start_chosen(ledger, job, now_s, owed > 0 and not book.overtaking):
+        if ledgers.start_chosen(ledger, job, now_s, owed > 0 and not book.overtaking):
             clock.waiting -= 1
             book.waiting.units[place] = backfill.GONE
             _hold(book.ranks, job, int(ledger.units[job]))
@@ -203,7 +198,7 @@ def _decide(book: InOrder, clock: Any, layer: AgentLog | None, finite: Finite | 
             owed += int(ledger.units[job])
     state.head = _new_head(book, state.head, clock.arrived, clock.arrived - clock.waiting, book.ranks)
     state.refused = clock.arrived - state.head if owed == 0 else 0
-    start_agents(ledger, clock, layer, finite, owed, promise, book.overtaking)
+    ledgers.start_agents(ledger, clock, layer, finite, owed, promise, book.overtaking)
 
 
 @inner
@@ -279,13 +274,10 @@ def _new_head(book: InOrder, head: int, end: int, new_head: int, ranks: Ranks | 
     return new_head
 
 
-_free = part(free_of(_ended))
 _loop = part(loop_of(Discipline[InOrder](always, next_end_s, is_any_waiting, _free, _enter, _decide, never, stop)))
 
 
 @loop
-def run_in_order(  # noqa: PLR0917 - numba takes no keywords
-    book: InOrder, submit_s: Seconds, clocks: RecordArray, rules: Rules, layer: AgentLog | None, finite: Finite | None
-) -> int:
+def run_in_order(*state: Any) -> int:
     """Run the loop of `replay.loop` with this queue."""
-    return _loop(book, submit_s, clocks, rules, layer, finite)
+    return _loop(*state)

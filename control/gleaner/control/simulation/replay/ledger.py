@@ -14,35 +14,29 @@ from numpy.typing import NDArray
 
 from gleaner.control.simulation.model import Counts, Machine
 from gleaner.control.simulation.replay.compiler import inner
+from gleaner.control.simulation.replay.records import record_type
 
 Table: TypeAlias = NDArray[Any]
 
-JOBS = np.dtype(
-    [(name, np.float64) for name in ("submit_s", "run_s", "limit_s", "save_s", "restore_s", "start_s", "end_s", "key")]
-    + [(name, np.int64) for name in ("processors", "migratable", "after")]
+JOBS = record_type(
+    integers="processors migratable after", floats="submit_s run_s limit_s save_s restore_s start_s end_s key"
 )
 """The jobs. The replay finds `start_s` and `end_s`, and `submit_s` where the queue is kept full. `key`: the job's
 priority, see `in_order.Ranks`. `after`: the next job in the queue."""
-NODES = np.dtype(
-    [(name, np.int64) for name in ("cores", "free", "kind", "level", "number", "agent", "lent")]
-    + [("speed", np.float64)]
-)
+NODES = record_type(integers="cores free kind level number agent lent", floats="speed")
 """The nodes, in the order in which they are filled. `kind`: the node's class. `number`: the node's number in the
 machine. `agent`: the stretch of the agent on the node (-1: none). `lent`: an agent that the scheduler does not see (see
 `agents_on_nodes`)."""
-LEVELS = np.dtype([(name, np.int64) for name in ("start", "cores", "free", "lowest")] + [("speed", np.float64)])
+LEVELS = record_type(integers="start cores free lowest", floats="speed")
 """The levels, one for each priority: the first node, all cores, the free cores, a node before which no node has free
 cores, and the speed of the fastest node. The last level is that of all nodes together."""
-STRETCHES = np.dtype(
-    [(name, np.float64) for name in ("start_s", "end_s", "limit_s", "restore_s", "save_s")]
-    + [(name, np.int64) for name in ("job", "moved", "is_over", "ranges")]
-)
+STRETCHES = record_type(integers="job moved is_over ranges", floats="start_s end_s limit_s restore_s save_s")
 """The stretches. `limit_s`: when the stretch ends as far as the scheduler knows. `moved`: the job goes on in another
 stretch, and this stretch is not in the order by job. `is_over`: the stretch has freed its cores. `ranges`: its first
 range. Its ranges go up to the first range of the next stretch."""
-RANGES = np.dtype([(name, np.int64) for name in ("node", "nodes", "cores")])
+RANGES = record_type(integers="node nodes cores")
 """The ranges: neighbouring nodes of one class, with equally many cores taken of each node."""
-RUNNING = np.dtype([("time_s", np.float64), ("stretch", np.int64)])
+RUNNING = record_type(integers="stretch", floats="time_s")
 
 BY_END, BY_LIMIT, BY_JOB = range(3)
 """The orders in which running stretches are kept. The last is by number, which is a job's age. Agents are only in the

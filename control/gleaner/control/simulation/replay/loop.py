@@ -17,8 +17,9 @@ import numpy as np
 from gleaner.control.simulation.model import Seconds
 from gleaner.control.simulation.replay.agent_starts import close
 from gleaner.control.simulation.replay.agent_starts import next_s as next_of_agents
-from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArray, is_full, larger_log
+from gleaner.control.simulation.replay.agents import AgentLog, Finite, is_full, larger_log
 from gleaner.control.simulation.replay.compiler import inner
+from gleaner.control.simulation.replay.records import RecordArray, record_type
 from gleaner.control.simulation.replay.request import ReplayRequest
 
 Book = TypeVar("Book")
@@ -27,17 +28,11 @@ ENDED, FULL, LOG_IS_FULL, PAUSED = range(4)
 """The reasons why the loop stopped: nothing is left, the book or the agents' log has no room, or the discipline wants
 to go on outside of the loop."""
 
-CLOCK = np.dtype(
-    [
-        ("now_s", "f8"),
-        ("decide_s", "f8"),  # when the next decision is due; infinite: none is
-        ("wake_s", "f8"),  # an instant of the discipline's own, apart from ends; infinite: none
-        ("agents_s", "f8"),  # when the agents have something to do
-        ("arrived", "i8"),  # how many jobs were submitted, which is the number of the next job
-        ("waiting", "i8"),  # how many jobs wait
-    ]
-)
-"""The state of the loop: one record. The discipline keeps `wake_s` and `waiting`."""
+CLOCK = record_type(integers="arrived waiting", floats="now_s decide_s wake_s agents_s")
+"""The state of the loop: one record. The discipline keeps `wake_s` and `waiting`. `arrived`: how many jobs were
+submitted, which is the number of the next job. `waiting`: how many jobs wait. `decide_s`: when the next decision is
+due; infinite: none is. `wake_s`: an instant of the discipline's own, apart from ends; infinite: none. `agents_s`: when
+the agents have something to do."""
 
 
 class Rules(NamedTuple):

@@ -10,6 +10,7 @@ compaction = making(array_policies.compaction)
 priorities = making(array_policies.priorities)
 
 NONE, COMPACTION, PRIORITIES = range(3)
+"""The kinds, in the order of `settings.Migration`."""
 
 
 @compiled

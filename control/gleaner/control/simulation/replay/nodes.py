@@ -15,51 +15,22 @@ import numpy as np
 
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.model import (
-    Allocation,
-    Counts,
-    NodeRanges,
-    Schedule,
-    Seconds,
-    Stretches,
-)
+from gleaner.control.simulation.model import Allocation, Counts, NodeRanges, Schedule, Seconds, Stretches
 from gleaner.control.simulation.replay import ledger as ledgers
 from gleaner.control.simulation.replay import loop, migration
-from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArray, completions
+from gleaner.control.simulation.replay.agents import AgentLog, Finite
 from gleaner.control.simulation.replay.agents_on_nodes import agents_told, come, end_claim, have_leave, layer_on, leave
 from gleaner.control.simulation.replay.compiler import compiled, inner, making
 from gleaner.control.simulation.replay.in_order import keys_of
-from gleaner.control.simulation.replay.ledger import (
-    BY_END,
-    BY_LIMIT,
-    JOBS,
-    LENT,
-    NO_JOB,
-    Ledger,
-    Table,
-    choose,
-    first_with_room,
-    idle_nodes,
-    larger_book,
-    level_for,
-    new_book,
-    settle,
-)
+from gleaner.control.simulation.replay.ledger import BY_END, BY_LIMIT, JOBS, LENT, NO_JOB, Ledger, Table
+from gleaner.control.simulation.replay.records import record_type
 from gleaner.control.simulation.replay.request import ReplayRequest
 from gleaner.control.simulation.settings import Backfill, CostSettings, Migration, SchedulerKind
 
-_MOVES = {
-    Migration.NONE: migration.NONE,
-    Migration.COMPACTION: migration.COMPACTION,
-    Migration.PRIORITIES: migration.PRIORITIES,
-}
-_STATE = np.dtype([("moved_s", "f8"), ("first", "i8"), ("last", "i8"), ("refused", "i8"), ("head", "i8")])
+_STATE = record_type(integers="first last refused head", floats="moved_s")
 """The state beside the clock. `moved_s`: when the last migration is over. `first`, `last`: the first and the last job
 in the queue. `refused`: the last job that was refused since cores were freed (-1: none). `head`: the first job that was
 refused (-1: none)."""
-
-# Imported by name: a compiled function cannot look into a Python module.
-book_has_room, next_of_book = ledgers.has_room, ledgers.next_s
 
 
 class NodeRules(NamedTuple):
@@ -92,7 +63,7 @@ def run(request: ReplayRequest) -> Schedule:
         whole=machine.allocation is Allocation.NODES,
         prefers_one=machine.prefers_one,
         overtaking=scheduler.kind is not SchedulerKind.FCFS and has_backfill,
-        moves=_MOVES[scheduler.migration.kind],
+        moves=list(Migration).index(scheduler.migration.kind),
         look_every_s=float(scheduler.migration.every_s),
         per_second=float(scheduler.priority.per_second) if is_by_rank and request.keep_waiting else 0.0,
     )
@@ -100,8 +71,8 @@ def run(request: ReplayRequest) -> Schedule:
     if is_by_rank:
         units = machine.units_asked(jobs["processors"]) if machine.is_uniform else jobs["processors"]
         jobs["key"] = keys_of(request, units)
-    state = np.array([(-math.inf, -1, -1, -1, -1)], _STATE)
-    book = new_book(jobs, *idle_nodes(machine))
+    state = np.array([(-1, -1, -1, -1, -math.inf)], _STATE)
+    book = ledgers.new_book(jobs, *ledgers.idle_nodes(machine))
     layer, finite = layer_on(machine, request.agents, book)
     on, layer, stop_s = loop.run_loop(
         _run_on_nodes,
@@ -110,23 +81,15 @@ def run(request: ReplayRequest) -> Schedule:
         request,
         layer,
         finite,
-        larger=lambda on: on._replace(book=larger_book(on.book)),
+        larger=lambda on: on._replace(book=ledgers.larger_book(on.book)),
         pause=_migrate,
     )
     book, until_s = on.book, math.inf if request.until_s is None else request.until_s
     stretches, parts, saves = _told(book, until_s, whole=rules.whole)
     end_s = np.where(jobs["end_s"] <= until_s, jobs["end_s"], math.nan)
     ours = agents_told(book, layer, machine, stop_s)
-    return request.schedule(
-        jobs["submit_s"],
-        jobs["start_s"],
-        end_s,
-        stretches,
-        ours,
-        agent_jobs_end_s=completions(finite, request.agents),
-        saves=saves,
-        parts=parts,
-    )
+    submit_s, start_s = jobs["submit_s"], jobs["start_s"]
+    return request.schedule(submit_s, start_s, end_s, stretches, ours, finite=finite, saves=saves, parts=parts)
 
 
 def _check(request: ReplayRequest) -> None:
@@ -179,21 +142,21 @@ def _migrate(on: OnNodes, clock: Any) -> None:
 
 @inner
 def _has_room(on: OnNodes) -> bool:
-    return book_has_room(on.book)
+    return ledgers.has_room(on.book)
 
 
 @inner
 def _next_end_s(on: OnNodes) -> float:
-    return next_of_book(on.book)
+    return ledgers.next_s(on.book)
 
 
 @inner
 def _free(on: OnNodes, clock: Any, layer: AgentLog | None, finite: Finite | None) -> bool:
     book, is_news = on.book, False
-    while next_of_book(book) <= clock.now_s:
+    while ledgers.next_s(book) <= clock.now_s:
         stretch = book.running[BY_END, book.many[BY_END] - 1]["stretch"]
         book.stretches[stretch]["is_over"] = 1
-        settle(book, stretch)
+        ledgers.settle(book, stretch)
         is_news = True
     if layer is not None and finite is not None and clock.agents_s <= clock.now_s:
         is_news = leave(book, layer, finite, clock.now_s) or is_news
@@ -292,23 +255,23 @@ def _start_jobs(on: OnNodes, clock: Any) -> None:  # noqa: PLR0915 - one functio
         row = book.jobs[job]
         after = row["after"]
         processors = int(row["processors"])
-        level = level_for(book.levels, processors, -1)
+        level = ledgers.level_for(book.levels, processors, -1)
         if level >= 0 and is_refused and reserved < 0:
             shadow_s, reserved, extra = _reserved(book, int(book.jobs[head]["processors"]))
         held, ranges_end, speed = 0, 0, 1.0
         while level >= 0:
             is_late = now_s + row["limit_s"] / book.levels[level]["speed"] > shadow_s
             if is_late and processors > extra and (reserved in (level, everywhere)):
-                level = level_for(book.levels, processors, level)
+                level = ledgers.level_for(book.levels, processors, level)
                 continue
-            on_one = first_with_room(book, level, processors) if rules.prefers_one else -1
-            ranges_end, speed = choose(book, level, processors, rules.whole, on_one)
+            on_one = ledgers.first_with_room(book, level, processors) if rules.prefers_one else -1
+            ranges_end, speed = ledgers.choose(book, level, processors, rules.whole, on_one)
             held = 0
             if now_s + row["limit_s"] / speed > shadow_s:
                 held = _cores(book, ranges_end, reserved)
             if held <= extra or not is_refused:
                 break
-            level = level_for(book.levels, processors, level)
+            level = ledgers.level_for(book.levels, processors, level)
         if level < 0:
             if not is_refused:
                 head = job
@@ -327,7 +290,7 @@ def _start_jobs(on: OnNodes, clock: Any) -> None:  # noqa: PLR0915 - one functio
         new["limit_s"] = now_s + row["limit_s"] / speed
         book.many[3] += 1
         book.stretches[stretch + 1]["ranges"] = ranges_end
-        settle(book, stretch)
+        ledgers.settle(book, stretch)
         if is_claim:
             has_claims = True
             before = job
@@ -386,7 +349,7 @@ def _reserved(book: Ledger, processors: int) -> tuple[float, int, int]:
                 cores = book.ranges[entry]["nodes"] * book.ranges[entry]["cores"]
                 levels[book.nodes[book.ranges[entry]["node"]]["level"]]["free"] += cores
                 everywhere["free"] += cores
-        level = level_for(levels, processors, -1)
+        level = ledgers.level_for(levels, processors, -1)
     return shadow_s, level, levels[level]["free"] - processors
 
 
@@ -398,15 +361,8 @@ _loop = making(
 
 
 @compiled
-def _run_on_nodes(  # noqa: PLR0917 - numba takes no keywords
-    book: OnNodes,
-    submit_s: Seconds,
-    clocks: RecordArray,
-    rules: loop.Rules,
-    layer: AgentLog | None,
-    finite: Finite | None,
-) -> int:
-    return _loop(book, submit_s, clocks, rules, layer, finite)
+def _run_on_nodes(*state: Any) -> int:
+    return _loop(*state)
 
 
 def _told(book: Ledger, until_s: float, *, whole: bool) -> tuple[Stretches, NodeRanges, int]:
@@ -425,16 +381,12 @@ def _told(book: Ledger, until_s: float, *, whole: bool) -> tuple[Stretches, Node
     ends = np.cumsum(np.bincount(parts.stretch, minlength=len(rows)))
     last = ends - 1
     has_one = (np.diff(ends, prepend=0) == 1) & (parts.nodes[last] == 1)
-    stretches = Stretches(
-        job=rows["job"],
-        start_s=rows["start_s"],
-        end_s=end_s,
-        units=np.bincount(parts.stretch, weight, len(rows)).astype(np.int64),
-        restore_s=np.minimum(rows["restore_s"], end_s - rows["start_s"]),
-        save_s=np.maximum(rows["save_s"] - (rows["end_s"] - end_s), 0),
-        lost_s=np.zeros(len(rows)),
-        node=np.where(has_one, parts.node[last], -1).astype(np.int32),
-    )
+    units = np.bincount(parts.stretch, weight, len(rows)).astype(np.int64)
+    restore_s = np.minimum(rows["restore_s"], end_s - rows["start_s"])
+    save_s = np.maximum(rows["save_s"] - (rows["end_s"] - end_s), 0)
+    node = np.where(has_one, parts.node[last], -1)
+    start_s = rows["start_s"]
+    stretches = Stretches.of(rows["job"], start_s, end_s, units, restore_s=restore_s, save_s=save_s, node=node)
     return stretches, parts, int(np.count_nonzero(rows["moved"]))
 
 

@@ -18,39 +18,24 @@ wait for that too, and no agent starts meanwhile.
 
 import math
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from gleaner.control.simulation.errors import BadScenario
-from gleaner.control.simulation.model import Counts, Machine, Schedule, Seconds, Workload, refuse_strangers
+from gleaner.control.simulation.model import Counts, Machine, Schedule, Workload, refuse_strangers
 from gleaner.control.simulation.replay import agent_starts as low
 from gleaner.control.simulation.replay import array_policies, loop
-from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArray, completions, layer_of, stretches
+from gleaner.control.simulation.replay import omfs_state as states
+from gleaner.control.simulation.replay.agents import AgentLog, Finite, layer_of, stretches
 from gleaner.control.simulation.replay.compiler import inner, making, part
 from gleaner.control.simulation.replay.compiler import loop as looped
-from gleaner.control.simulation.replay.omfs_state import (
-    TAKEN,
-    OmfsState,
-    at_first,
-    begin,
-    begin_complete,
-    end_due,
-    grant,
-    has_room,
-    hold,
-    record,
-    repay,
-    stretches_of,
-    wait_again,
-)
+from gleaner.control.simulation.replay.omfs_state import TAKEN, OmfsState, has_room
 from gleaner.control.simulation.replay.request import ReplayRequest
 from gleaner.control.simulation.settings import OmfsSettings
 
 decide = making(array_policies.decide)
 is_claim, would_exceed = inner(array_policies.is_claim), inner(array_policies.would_exceed)
-# Imported by name: a compiled function cannot look into a Python module.
-release_agents, decide_agents, held_by_agents = low.release, low.decide, low.held
 
 Asked = array_policies.Asked
 _START = array_policies.START
@@ -72,7 +57,7 @@ def run(request: ReplayRequest) -> Schedule:
     restore, and agents cause one decision after the other.
     """
     workload, machine, settings = request.workload, request.machine, request.scheduler.omfs
-    state = at_first(workload, machine, settings, entitled_units(workload, machine, settings))
+    state = states.at_first(workload, machine, settings, entitled_units(workload, machine, settings))
     state.jobs["submit_s"] = request.submit_s()
     _check(workload, state, settings)
     layer, finite = layer_of(request.agents, machine)
@@ -88,15 +73,16 @@ def run(request: ReplayRequest) -> Schedule:
 
     submit_s = state.jobs["submit_s"]
     state, layer, stop_s = loop.run_loop(_run_omfs, state, submit_s, request, layer, finite, larger)
-    jobs, saves = stretches_of(state), int(state.counts["saves"][0])
+    jobs, saves = states.stretches_of(state), int(state.counts["saves"][0])
     start_s, end_s = state.jobs["start_s"], state.jobs["end_s"]
-    ours, complete_s = stretches(layer, stop_s), completions(finite, request.agents)
-    return request.schedule(submit_s, start_s, end_s, jobs, ours, agent_jobs_end_s=complete_s, saves=saves)
+    return request.schedule(submit_s, start_s, end_s, jobs, stretches(layer, stop_s), finite=finite, saves=saves)
 
 
 def entitled_units(workload: Workload, machine: Machine, settings: OmfsSettings) -> Counts:
     """Return what each of the workload's groups is entitled to: its share of the units, rounded down (line 22)."""
     refuse_strangers("group", settings.percent, workload.groups, workload.name)
+    if not any(settings.percent.values()):
+        raise BadScenario("omfs needs entitlements: --set scheduler.omfs.percent.GROUP=PERCENT")
     shares = [settings.percent.get(group, 0.0) * machine.units / 100 for group in workload.groups]
     return np.array([math.floor(share + 1e-9) for share in shares], np.int64)
 
@@ -117,19 +103,19 @@ def _is_needed(state: OmfsState, clock: Any, layer: AgentLog) -> bool:
     """Return True if a decision is due, or if jobs wait for agents."""
     if min(clock.decide_s, clock.wake_s) < np.inf or state.counts[0].claims > 0:
         return True
-    is_waiting = held_by_agents(layer) > 0 and not layer.rules[0].preemption
+    is_waiting = low.held(layer) > 0 and not layer.rules[0].preemption
     return is_waiting and _is_any_due(state)
 
 
 @part
 def _free(state: OmfsState, clock: Any, layer: AgentLog | None, finite: Finite | None) -> bool:
     now_s = float(clock.now_s)
-    is_news = end_due(state, now_s)
+    is_news = states.end_due(state, now_s)
     if layer is not None and clock.agents_s <= now_s:
-        repay(state, release_agents(layer, finite, now_s))
+        states.repay(state, low.release(layer, finite, now_s))
         is_news = True
-    begin_complete(state, now_s)
-    wait_again(state)
+    states.begin_complete(state, now_s)
+    states.wait_again(state)
     if clock.wake_s <= now_s:  # a job has run for a quantum, for which a claim waits
         clock.wake_s = np.inf
         is_news = True
@@ -147,8 +133,8 @@ def _enter(state: OmfsState, clock: Any, job: int, layer: AgentLog | None) -> bo
 @part
 def _decide(state: OmfsState, clock: Any, layer: AgentLog | None, finite: Finite | None) -> None:
     now_s = float(clock.now_s)
-    is_claim_waiting = _walk(_Decision(state, now_s, layer), state.rules.literal)
-    wait_again(state)
+    is_claim_waiting = _walk(state, now_s, layer)
+    states.wait_again(state)
     if is_claim_waiting:
         clock.wake_s = _next_quantum_s(state, state.rules.quantum_s, now_s)
     if layer is not None:
@@ -178,7 +164,7 @@ def _send_agents(state: OmfsState, layer: Any, finite: Finite | None, now_s: flo
     free = n.idle
     if is_claim_waiting or (is_alone and _is_any_due(state)):
         free = 0
-    taken, _end_s = decide_agents(layer, finite, now_s, free, _owed(state), np.inf, free)
+    taken, _end_s = low.decide(layer, finite, now_s, free, _owed(state), np.inf, free)
     n.idle -= taken
 
 
@@ -221,47 +207,41 @@ def _next_quantum_s(state: OmfsState, quantum_s: float, now_s: float) -> float:
     return soonest_s
 
 
-class _Decision(NamedTuple):
-    """All that the questions of one decision need."""
-
-    state: OmfsState
-    now_s: float
-    layer: Any
-
-
 @part
-def _places(decision: _Decision) -> int:
-    """Begin a walk over the queue: put the jobs that wait again into it, and return its length."""
-    wait_again(decision.state)
-    decision.state.counts[0].least_claim = _NOBODY
-    return int(decision.state.counts[0].waiting)
+def _walk(state: OmfsState, now_s: float, layer: AgentLog | None) -> bool:
+    """Ask for the claims until they preempt no more jobs, then for the other jobs; by the listing for all jobs at once.
 
-
-@part
-def _take_claim(decision: _Decision, place: int) -> int:
-    """Ask for the job at this place if it is a claim. A claim as large as one that must wait must wait too."""
-    state = decision.state
-    n, job, owners = state.counts[0], state.jobs[state.queue[place]], state.owners
-    units, used, entitled = job.units, int(owners.used[job.owner]), int(owners.entitled[job.owner])
-    if units >= n.least_claim or not is_claim(units, used, entitled):
-        return array_policies.REFUSE
-    answer = _try(decision, place, decision.layer)
-    if answer == _WAIT:
-        n.least_claim = units
-    elif answer == _VACATE:
-        n.least_claim = _NOBODY
-    return answer
-
-
-@part
-def _take_others(decision: _Decision) -> None:
-    """Ask for every job that would not be refused for its size alone; by the listing for every job."""
-    state = decision.state
-    idle = _there(state, decision.layer)[0]
-    for place in range(_places(decision)):
-        if state.rules.literal or state.jobs[state.queue[place]].units <= idle:
-            _try(decision, place, decision.layer)
-            idle = _there(state, decision.layer)[0]
+    A claim as large as one that must wait must wait too. Of the other jobs, those are refused for their size alone that
+    are larger than what is idle; by the listing every job is asked for. Return True if the other jobs were not asked
+    for, since idle units are kept for a claim that waits.
+    """
+    n, owners, literal = state.counts[0], state.owners, state.rules.literal
+    is_vacated, is_waiting = not literal, False
+    while is_vacated:
+        is_vacated, is_waiting = False, False
+        least_claim = _NOBODY
+        states.wait_again(state)
+        for place in range(n.waiting):
+            job = state.jobs[state.queue[place]]
+            units, used, entitled = job.units, int(owners.used[job.owner]), int(owners.entitled[job.owner])
+            if units >= least_claim or not is_claim(units, used, entitled):
+                continue
+            answer = _try(state, place, now_s, layer)
+            if answer == _WAIT:
+                least_claim = units
+                is_waiting = True
+            elif answer == _VACATE:
+                least_claim = _NOBODY
+                is_vacated = True
+    if is_waiting:
+        return True
+    states.wait_again(state)
+    idle = _there(state, layer)[0]
+    for place in range(n.waiting):
+        if literal or state.jobs[state.queue[place]].units <= idle:
+            _try(state, place, now_s, layer)
+            idle = _there(state, layer)[0]
+    return False
 
 
 @inner
@@ -280,12 +260,8 @@ def _there(state: OmfsState, layer: Any) -> tuple[int, int]:
 
 
 @inner
-def _try(decision: _Decision, place: int, layer: Any) -> int:
-    """Ask the policy what becomes of the job at this place of the queue, do it, and return the policy's answer.
-
-    `layer` is the decision's own, once more: the compiler leaves out code for agents only if a parameter is None.
-    """
-    state, now_s, _layer = decision
+def _try(state: OmfsState, place: int, now_s: float, layer: Any) -> int:
+    """Ask the policy what becomes of the job at this place of the queue, do it, and return the policy's answer."""
     n = state.counts[0]
     job = state.queue[place]
     units = state.jobs[job].units
@@ -295,29 +271,26 @@ def _try(decision: _Decision, place: int, layer: Any) -> int:
     answer, many = decide(asked, running, state.owners, idle, coming, now_s, state.rules, state.victims)
     if answer == _START and units <= n.idle:
         n.idle -= units
-        hold(state, job, units)
-        begin(state, job, now_s)
+        states.hold(state, job, units)
+        states.begin(state, job, now_s)
     elif answer in (_START, _VACATE):  # _START: on agents' nodes, once the agents are saved
-        grant(state, job, state.victims[:many], idle - n.idle, now_s, state.rules.literal)
+        states.grant(state, job, state.victims[:many], idle - n.idle, now_s, state.rules.literal)
     if answer in (_START, _VACATE):
         state.queue[place] = TAKEN
     return answer
 
 
-_walk = inner(array_policies.walk_of(_places, _take_claim, _take_others))
-
-
 @inner
 def _stop(state: OmfsState, stop_s: float) -> None:
     """Stop the replay. What ends at that instant has ended; what goes on has a stretch up to then and no end."""
-    end_due(state, stop_s)
+    states.end_due(state, stop_s)
     for at in range(state.counts[0].running):
         since_s = state.running[at].since_s
         restore_s = min(state.running[at].restoring_s, stop_s - since_s)
-        record(state, state.running[at].job, since_s, stop_s, restore_s, 0.0, 0.0)
+        states.record(state, state.running[at].job, since_s, stop_s, restore_s, 0.0, 0.0)
     for at in range(state.counts[0].saving):
         since_s, save_s = state.saving[at].since_s, stop_s - state.saving[at].saved_from_s
-        record(state, state.saving[at].job, since_s, stop_s, state.saving[at].restoring_s, save_s, 0.0)
+        states.record(state, state.saving[at].job, since_s, stop_s, state.saving[at].restoring_s, save_s, 0.0)
 
 
 _DISCIPLINE = loop.Discipline[OmfsState](has_room, _next_end_s, _is_needed, _free, _enter, _decide, loop.never, _stop)
@@ -325,12 +298,5 @@ _loop = part(loop.loop_of(_DISCIPLINE))
 
 
 @looped
-def _run_omfs(  # noqa: PLR0917 - numba takes no keywords
-    book: OmfsState,
-    submit_s: Seconds,
-    clocks: RecordArray,
-    rules: loop.Rules,
-    layer: AgentLog | None,
-    finite: Finite | None,
-) -> int:
-    return _loop(book, submit_s, clocks, rules, layer, finite)
+def _run_omfs(*state: Any) -> int:
+    return _loop(*state)

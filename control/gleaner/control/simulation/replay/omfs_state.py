@@ -15,8 +15,8 @@ import numpy as np
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.model import Counts, Machine, Stretches, Workload
 from gleaner.control.simulation.replay import array_policies
-from gleaner.control.simulation.replay.agents import RecordArray
 from gleaner.control.simulation.replay.compiler import inner
+from gleaner.control.simulation.replay.records import RecordArray, record_type
 from gleaner.control.simulation.settings import OmfsSettings
 
 FIXED = int(JobClass.NON_PREEMPTIBLE)
@@ -26,35 +26,25 @@ TAKEN = -1
 NOBODY = -1
 """The mark for no job."""
 
-_COUNTS = np.dtype(
-    [
-        (name, np.int64)
-        for name in ("idle", "waiting", "back", "running", "saving", "claims", "stretches", "saves", "least_claim")
-    ]
-)
-"""The idle units, the number of entries in each list (`back`: in `again`), the number of saves of jobs so far, and the
-units of the smallest claim that was told to wait in this walk."""
-_COST = np.dtype([(name, np.float64) for name in ("constant_s", "node_s", "shared_s")])
+_COUNTS = record_type(integers="idle waiting back running saving claims stretches saves")
+"""The idle units, the number of entries in each list (`back`: in `again`), and the number of saves of jobs so far."""
+_COST = record_type(floats="constant_s node_s shared_s")
 """The parts of `CostSettings.seconds`: constant, through the node, shared by all at once."""
-_JOB = np.dtype(
-    [(name, np.int64) for name in ("units", "owner", "job_class")]
-    + [(name, np.float64) for name in ("submit_s", "left_s", "start_s", "end_s")]
-    + [("save", _COST), ("restore", _COST), ("has_image", np.bool_)]
+_JOB = record_type(
+    integers="units owner job_class",
+    floats="submit_s left_s start_s end_s",
+    flags="has_image",
+    save=_COST,
+    restore=_COST,
 )
-_SAVING = np.dtype(
-    [(name, np.int64) for name in ("job", "claimant")]
-    + [(name, np.float64) for name in ("since_s", "restoring_s", "saved_from_s", "until_s")]
-)
+_SAVING = record_type(integers="job claimant", floats="since_s restoring_s saved_from_s until_s")
 """`claimant`: the job whose claim the save is for. `since_s`: when the stretch began."""
-_CLAIM = np.dtype([(name, np.int64) for name in ("job", "missing", "lent", "of_owner")])
+_CLAIM = record_type(integers="job missing lent of_owner")
 """`missing`: the units that the claim does not have yet. `lent`: the units of these that agents owe. `of_owner`: the
 units that count as promised to the claim's owner."""
 _RUNNING = np.dtype([*array_policies.RUNNING, ("job", np.int64), ("restoring_s", np.float64), ("until_s", np.float64)])
 """`restoring_s`: the time that the stretch takes to restore."""
-_STRETCH = np.dtype(
-    [(name, np.int64) for name in ("job", "units")]
-    + [(name, np.float64) for name in ("start_s", "end_s", "restore_s", "save_s", "lost_s")]
-)
+_STRETCH = record_type(integers="job units", floats="start_s end_s restore_s save_s lost_s")
 
 
 class OmfsState(NamedTuple):

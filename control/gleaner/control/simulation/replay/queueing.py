@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.model import Schedule, uninterrupted
-from gleaner.control.simulation.replay.agents import completions, layer_of, stretches
+from gleaner.control.simulation.replay.agents import layer_of, stretches
 from gleaner.control.simulation.replay.conservative import by_promise, run_by_promise
 from gleaner.control.simulation.replay.in_order import by_arrival, by_rank, run_in_order
 from gleaner.control.simulation.replay.loop import Book, Loop, run_loop
@@ -47,5 +47,4 @@ def run_queue(loop: Loop[Book], new_book: Callable[[UnitLedger], Book], request:
     _, layer, stop_s = run_loop(loop, new_book(ledger), submit_s, request, layer, finite)
     start_s, end_s = ledger.start_s, ledger.end_s
     jobs = uninterrupted(workload, units, start_s, end_s, request.until_s)
-    complete_s = completions(finite, request.agents)
-    return request.schedule(submit_s, start_s, end_s, jobs, stretches(layer, stop_s), agent_jobs_end_s=complete_s)
+    return request.schedule(submit_s, start_s, end_s, jobs, stretches(layer, stop_s), finite=finite)

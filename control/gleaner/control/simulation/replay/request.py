@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gleaner.control.simulation.model import Machine, NodeRanges, Schedule, Seconds, Stretches, Workload
+from gleaner.control.simulation.replay.agents import Finite
 from gleaner.control.simulation.settings import AgentSettings, SchedulerSettings
 
 
@@ -33,11 +34,12 @@ class ReplayRequest:
         jobs: Stretches,
         agents: Stretches,
         *,
-        agent_jobs_end_s: Seconds | None,
+        finite: Finite | None,
         saves: int = 0,
         parts: NodeRanges | None = None,
     ) -> Schedule:
         """Return the answer to this request."""
+        has_end = self.agents is not None and self.agents.queue.jobs
         return Schedule(
             workload=replace(self.workload, submit_s=submit_s.copy()) if self.keep_waiting else self.workload,
             machine=self.machine,
@@ -48,6 +50,6 @@ class ReplayRequest:
             agents=agents,
             saves=saves,
             parts=parts,
-            agent_jobs_end_s=agent_jobs_end_s,
+            agent_jobs_end_s=finite.jobs["end_s"].copy() if finite and has_end else None,
             until_s=self.until_s,
         )

@@ -5,28 +5,23 @@ their nodes were free, and what it starts on these nodes waits for the agents' s
 """
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from gleaner.control.simulation.model import Counts, Seconds
 from gleaner.control.simulation.replay import backfill
 from gleaner.control.simulation.replay.agent_starts import decide, held, held_past, release
-from gleaner.control.simulation.replay.agents import AgentLog, Finite, RecordArray
+from gleaner.control.simulation.replay.agents import AgentLog, Finite
 from gleaner.control.simulation.replay.compiler import inner
 from gleaner.control.simulation.replay.heap import pop, push
+from gleaner.control.simulation.replay.records import RecordArray, record_type
 
 expect, forget = inner(backfill.expect), inner(backfill.forget)
 
-_STATE = np.dtype(
-    [
-        ("free", "i8"),
-        ("running", "i8"),
-        ("head", "i8"),  # the place of the first job in the queue
-        ("refused", "i8"),  # jobs, from the head on, that the latest decision refused; 0 if units were freed since
-    ]
-)
+_STATE = record_type(integers="free running head refused")
+"""`head`: the place of the first job in the queue. `refused`: jobs, from the head on, that the latest decision refused;
+0 if units were freed since."""
 
 
 class UnitLedger(NamedTuple):
@@ -52,9 +47,6 @@ class Queue(Protocol):
 
     @property
     def ledger(self) -> UnitLedger: ...
-
-
-QueueT = TypeVar("QueueT", bound=Queue)
 
 
 def new_ledger(run_s: Seconds, limit_s: Seconds, units: Counts, capacity: int, *, has_agents: bool) -> UnitLedger:
@@ -94,25 +86,6 @@ def end_next(ledger: UnitLedger) -> int:
     state.free += ledger.units[job]
     state.refused = 0
     return job
-
-
-def free_of(ended: Callable[[QueueT, int], None]) -> Callable[[QueueT, Any, AgentLog | None, Finite | None], bool]:
-    """Return the discipline's `free` for a queue with expected ends, to be compiled. `ended` is told of each job."""
-
-    def free(book: QueueT, clock: Any, layer: AgentLog | None, finite: Finite | None) -> bool:
-        ledger = book.ledger
-        is_news = False
-        while next_end_s(book) <= clock.now_s:
-            job = end_next(ledger)
-            forget(ledger.ends, float(ledger.start_s[job] + ledger.limit_s[job]), int(ledger.units[job]))
-            ended(book, job)
-            is_news = True
-        if free_agents(ledger, clock, layer, finite):
-            forget_agents(ledger, layer)
-            is_news = True
-        return is_news
-
-    return free
 
 
 @inner

@@ -18,17 +18,6 @@ class Unit(StrEnum):
     """Written in minutes, hours or days."""
 
 
-class UnitUse(StrEnum):
-    """The use of a part of the machine, as a legend names it. A use has the same colour in every plot."""
-
-    REGULAR = "regular jobs"
-    COMPUTING = "agents computing"
-    RESTORING = "restoring"
-    SAVING = "saving"
-    LOST = "lost"
-    IDLE = "idle"
-
-
 @dataclass(frozen=True, slots=True)
 class Axis:
     """The quantity along one side of a plot."""
@@ -70,44 +59,10 @@ class Stack:
     x: Axis
     y: Axis
     edges: Sequence[float]
-    layers: Mapping[UnitUse, Sequence[float]]
+    layers: Mapping[str, Sequence[float]]
 
 
-@dataclass(frozen=True, slots=True)
-class Bars:
-    """Groups of bars, side by side. Each series has a value for each category; None where there is nothing to show."""
-
-    title: str
-    y: Axis
-    categories: Sequence[str]
-    series: Mapping[str, Sequence[float | None]]
-    x_label: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A piece of a Gantt chart: rows `first` to `last` from start to end."""
-
-    first: int
-    last: int
-    start: float
-    end: float
-    use: UnitUse
-
-
-@dataclass(frozen=True, slots=True)
-class Gantt:
-    """A chart of who held which row at which time, from 0 to `end`. The rest, which no block covers, is idle."""
-
-    title: str
-    x: Axis
-    rows: int
-    end: float
-    blocks: Sequence[Span]
-    row_label: str = "node"
-
-
-Plot: TypeAlias = Lines | Stack | Bars | Gantt
+Plot: TypeAlias = Lines | Stack
 Part: TypeAlias = str | Sequence[str] | Mapping[str, object] | Table | Plot
 """A paragraph, a list of remarks, settings to copy, a table or a plot. Nothing in it is read as HTML."""
 

@@ -7,54 +7,34 @@ Colours go with markers and kinds of line, so that curves are told apart on a bl
 
 import io
 import math
-from collections.abc import Iterable, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.axis import XAxis, YAxis
-from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, PercentFormatter
 
 from gleaner.control.simulation.metrics.tables import duration
-from gleaner.control.simulation.report.page import Axis, Bars, Gantt, Lines, Plot, Span, Stack, Unit, UnitUse
+from gleaner.control.simulation.report.page import Axis, Lines, Plot, Stack, Unit
 
 PALETTE = ("#1f6fb2", "#d9730d", "#1b8a6b", "#8e4ec6", "#c2406e", "#7a6a00")
-"""The colours of curves and bars, in their order."""
-_COLOURS = {
-    UnitUse.REGULAR: "#3b6ea5",
-    UnitUse.COMPUTING: "#57b894",
-    UnitUse.RESTORING: "#a77bd0",
-    UnitUse.SAVING: "#e8a33d",
-    UnitUse.LOST: "#c43c3c",
-    UnitUse.IDLE: "#eef1f4",
-}
+"""The colours of curves, in their order."""
 _MARKERS, _DASHES = "os^Dv<", ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)))
-_INK, _FAINT, _RULE, _ALARM = "#1c2733", "#4c5a68", "#dfe4ea", "#b3261e"
+_RULE, _ALARM = "#dfe4ea", "#b3261e"
 _INCH = 96
 _WIDTH, _HEIGHT = 9.2, 3.2
 _LEGEND_LETTERS, _KEY_LETTERS = 120, 8
 """The width of a row of the legend, and of a key beside its name, in letters."""
-_ROW_LABELS = 16
-"""The most rows of a Gantt chart that have their names written."""
 _STYLE: dict[Any, Any] = {
     "font.size": 10,
-    "axes.edgecolor": _FAINT,
-    "axes.labelcolor": _FAINT,
     "axes.axisbelow": True,
     "axes.spines.left": False,
     "axes.spines.right": False,
     "axes.spines.top": False,
     "grid.color": _RULE,
-    "xtick.color": _FAINT,
-    "ytick.color": _FAINT,
-    "ytick.left": False,
     "legend.frameon": False,
-    "legend.handlelength": 2.2,
-    "text.color": _INK,
     "text.parse_math": False,  # a name may hold a $
     "svg.fonttype": "none",
     "svg.hashsalt": "gleaner",
@@ -68,20 +48,11 @@ def picture(plot: Plot) -> str:
     with mpl.rc_context(_STYLE):
         figure = Figure((_WIDTH, _HEIGHT), dpi=_INCH, layout="constrained")
         axes: Axes = figure.subplots()
-        match plot:
-            case Lines():
-                _lines(plot, axes)
-            case Stack():
-                _stack(plot, axes)
-            case Bars():
-                _bars(plot, axes)
-            case Gantt():
-                figure.set_figheight(_WIDTH * min(0.62, max(0.16, 0.1 + 0.03 * plot.rows)))
-                _gantt(plot, axes)
+        if isinstance(plot, Lines):
+            _lines(plot, axes)
+        else:
+            _stack(plot, axes)
         handles, names = axes.get_legend_handles_labels()
-        if isinstance(plot, Gantt):
-            names = list(_used(plot))
-            handles = [Patch(facecolor=_COLOURS[use], edgecolor=_RULE) for use in _used(plot)]
         in_a_row = _LEGEND_LETTERS // max((len(name) + _KEY_LETTERS for name in names), default=1)
         columns = max(1, min(in_a_row, len(names)))
         figure.legend(handles, names, loc="outside upper left", ncols=columns)
@@ -108,74 +79,20 @@ def _lines(plot: Lines, axes: Axes) -> None:
         if curve.low and curve.high:
             axes.vlines(curve.x, curve.low, curve.high, color=colour, linewidth=1.2)
     for height, meaning in plot.limits:
-        axes.axhline(height, color=_ALARM, linewidth=1.2, linestyle=(0, (6, 3)))
-        axes.annotate(
-            meaning,
-            (1, height),
-            (0, 3),
-            xycoords=axes.get_yaxis_transform(),
-            textcoords="offset points",
-            ha="right",
-            color=_ALARM,
-            fontsize=9,
-        )
-    heights = [*chain.from_iterable((*c.y, *c.low, *c.high) for c in plot.curves), *(y for y, _ in plot.limits)]
+        axes.axhline(height, color=_ALARM, linewidth=1.2, linestyle=(0, (6, 3)), label=_legend(meaning))
     _along(axes, plot.x, at, tight=not plot.points)
-    _up(axes, plot.y, heights)
+    _up(axes, plot.y)
 
 
 def _stack(plot: Stack, axes: Axes) -> None:
     below = [0.0] * (len(plot.edges) - 1)
-    for use, values in plot.layers.items():
+    for colour, (use, values) in zip(PALETTE, plot.layers.items(), strict=False):
         tops = [low + value for low, value in zip(below, values, strict=True)]
-        axes.stairs(tops, plot.edges, baseline=below, fill=True, color=_COLOURS[use], label=use.value)
+        axes.stairs(tops, plot.edges, baseline=below, fill=True, color=colour, label=use)
         below = tops
     _along(axes, plot.x, plot.edges, tight=True)
-    _up(axes, plot.y, below)
+    _up(axes, plot.y)
     axes.set_ylim(0, 1)
-
-
-def _bars(plot: Bars, axes: Axes) -> None:
-    width = 0.8 / max(len(plot.series), 1)
-    for place, (name, values) in enumerate(plot.series.items()):
-        known = [(index, value) for index, value in enumerate(values) if value is not None]
-        axes.bar(
-            [index + (place + 0.5) * width - 0.4 for index, _ in known],
-            [value for _, value in known],
-            0.94 * width,
-            color=PALETTE[place % len(PALETTE)],
-            label=_legend(name),
-        )
-    axes.set_xticks(range(len(plot.categories)), plot.categories)
-    axes.set_xlim(-0.6, max(len(plot.categories), 1) - 0.4)
-    axes.tick_params(axis="x", bottom=False)
-    axes.set_xlabel(plot.x_label)
-    _up(axes, plot.y, [value for values in plot.series.values() for value in values if value is not None])
-
-
-def _gantt(plot: Gantt, axes: Axes) -> None:
-    axes.set_facecolor(_COLOURS[UnitUse.IDLE])
-    gap = 0.06 if plot.rows <= 64 else 0.0
-    for use in _used(plot):
-        shapes = [_shape(block, plot, gap) for block in plot.blocks if block.use is use]
-        axes.add_collection(PolyCollection(shapes, facecolor=_COLOURS[use], edgecolor="white", linewidth=0.3))
-    shown = range(0, plot.rows, -(-plot.rows // _ROW_LABELS))
-    axes.set_yticks([row + 0.5 for row in shown], [str(row) for row in shown])
-    axes.set_ylim(plot.rows, 0)
-    axes.grid(visible=False)
-    axes.set_ylabel(plot.row_label)
-    _along(axes, plot.x, (0, plot.end), tight=True)
-
-
-def _used(plot: Gantt) -> list[UnitUse]:
-    used = {block.use for block in plot.blocks} | {UnitUse.IDLE}
-    return [use for use in UnitUse if use in used]
-
-
-def _shape(block: Span, plot: Gantt, gap: float) -> list[tuple[float, float]]:
-    left, right = max(block.start, 0), min(block.end, plot.end)
-    top, bottom = block.first + gap, block.last + 1 - gap
-    return [(left, top), (right, top), (right, bottom), (left, bottom)]
 
 
 def _legend(name: str) -> str:
@@ -197,12 +114,11 @@ def _along(axes: Axes, axis: Axis, values: Sequence[float], *, tight: bool = Fal
     _ticks(axes.xaxis, axis, values, 8)
 
 
-def _up(axes: Axes, axis: Axis, values: Iterable[float]) -> None:
+def _up(axes: Axes, axis: Axis) -> None:
     axes.grid(visible=True, axis="y")
     axes.set_ylabel(axis.label)
-    known = [value for value in values if math.isfinite(value)]
-    if known:
-        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]) if min(known) < 0 else 0.0)
+    if axes.dataLim.y0 >= 0:
+        axes.set_ylim(bottom=0)
     _ticks(axes.yaxis, axis, axes.get_ylim(), 5)
 
 

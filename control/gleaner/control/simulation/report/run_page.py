@@ -2,22 +2,26 @@
 
 from collections.abc import Mapping, Sequence
 
-from gleaner.control.simulation.metrics.measures import Measures, SizeClass
+import numpy as np
+
+from gleaner.control.simulation.metrics.measures import Measures, Window
+from gleaner.control.simulation.metrics.node_time import by_bin, waiting
 from gleaner.control.simulation.metrics.output import (
     cleaning_lines,
     comparison_table,
     jobs_table,
     machine_table,
     owners_table,
-    size_name,
     sizes_table,
 )
 from gleaner.control.simulation.metrics.tables import change, duration, number, percent
-from gleaner.control.simulation.report.charts import busy_plot, gantt_parts, owners_plot, queues_plot
-from gleaner.control.simulation.report.page import Axis, Bars, Page, Part, Section, Unit
+from gleaner.control.simulation.model import Schedule, Seconds
+from gleaner.control.simulation.report.page import Axis, Curve, Lines, Page, Section, Stack, Unit
 from gleaner.control.simulation.report.pictures import PALETTE
 from gleaner.control.simulation.run import Ground, ReplayOutcome, machine_name
 
+_BINS = 240
+_TIME = Axis("time since the first submission", Unit.SECONDS)
 _METHOD = (
     "Effective load: unit time that was computed and kept, by regular jobs and by agents' jobs, over all unit time. "
     "Saves, restores and what was lost do not count.",
@@ -30,22 +34,19 @@ _METHOD = (
 
 def run_page(outcome: ReplayOutcome, ground: Ground) -> Page:
     """Return the page of one replay: what it means, and what happened when."""
-    found, unit, agents = outcome.measures, ground.unit, outcome.scenario.agents
-    label = "with agents" if outcome.baseline else "waiting"
-    schedules, means_s = {label: outcome.schedule}, {"mean wait": _means_s(found)}
+    found = outcome.measures
+    schedules = {"with agents" if outcome.baseline else "waiting": outcome.schedule}
     if outcome.baseline is not None:
         schedules["without agents"] = outcome.baseline
-        before_s = {_size(one): one.baseline.mean_s for one in found.size_classes if one.baseline}
-        means_s = {"with agents": _means_s(found), "without agents": before_s}
     sections = [
         Section("At a glance", (_verdict(found), machine_table(found), jobs_table(found))),
-        Section("Over time", (busy_plot(outcome), queues_plot(schedules, found.window))),
-        Section("Nodes", gantt_parts(outcome.schedule, found.window, agents.length_s if agents else None)),
-        Section("Regular jobs by size", (_sizes_plot(means_s, unit), sizes_table(found, unit))),
+        Section("Over time", (_use_plot(outcome), _queues_plot(schedules, found.window))),
+        Section("Regular jobs by size", (sizes_table(found, ground.unit),)),
     ]
-    owners = _owners(outcome, unit)
-    if owners:
-        sections.append(Section("Users and groups", owners))
+    named = ((found.users, "user", found.jain_users), (found.groups, "group", found.jain_groups))
+    tables = [owners_table(owners, what, jain) for owners, what, jain in named if len(owners) > 1]
+    if tables:
+        sections.append(Section("Users and groups", tables))
     sections.append(_method(outcome, ground))
     title = "What agents would do to this cluster" if outcome.baseline else "What this cluster would do"
     return Page(title, f"{ground.workload.name} on {machine_name(ground.machine)}, {outcome.label}", sections)
@@ -53,18 +54,10 @@ def run_page(outcome: ReplayOutcome, ground: Ground) -> Page:
 
 def comparison_page(outcomes: Sequence[ReplayOutcome], ground: Ground) -> Page:
     """Return the page of several replays of one trace."""
-    plotted = _plotted(outcomes)
-    window = outcomes[0].measures.window
+    shown = {one.label: one.schedule for one in outcomes[: len(PALETTE)]}
     sections = [
-        Section("Side by side", (comparison_table(outcomes), _side_by_side(outcomes))),
-        Section(
-            "Regular jobs by size",
-            [_sizes_plot({one.label: _means_s(one.measures) for one in some}, ground.unit, t) for t, some in plotted],
-        ),
-        Section(
-            "Queues",
-            [queues_plot({one.label: one.schedule for one in some}, window, t) for t, some in plotted],
-        ),
+        Section("Side by side", (comparison_table(outcomes),)),
+        Section("Queues", (_queues_plot(shown, outcomes[0].measures.window),)),
         _method(outcomes[0], ground),
     ]
     return Page("Schedulers compared", f"{ground.workload.name} on {machine_name(ground.machine)}", sections)
@@ -89,44 +82,45 @@ def _verdict(found: Measures) -> str:
     )
 
 
-def _sizes_plot(means_s: Mapping[str, Mapping[str, float | None]], unit: str, title: str = "") -> Bars:
-    sizes = list(next(iter(means_s.values())))
-    series = {label: [each.get(size) for size in sizes] for label, each in means_s.items()}
-    return Bars(f"Mean wait by size{title}", Axis("mean wait", Unit.SECONDS), sizes, series, unit)
+def _use_plot(outcome: ReplayOutcome) -> Stack:
+    """Return the shares of the machine in each bin: regular jobs, agents, saves and restores; the rest is idle."""
+    window, schedule = outcome.measures.window, outcome.schedule
+    edges_s = np.linspace(window.begin_s, window.end_s, _BINS + 1)
+    regular, ours = by_bin(schedule.jobs, edges_s), by_bin(schedule.agents, edges_s)
+    whole = schedule.machine.units * np.diff(edges_s)
+    amounts = {
+        "regular jobs": regular.compute,
+        "agents computing": ours.compute,
+        "saving": regular.save + ours.save,
+        "restoring": regular.restore + ours.restore,
+        "lost": regular.lost + ours.lost,
+    }
+    layers = {
+        use: np.maximum(amount / whole, 0).tolist()
+        for use, amount in amounts.items()
+        if use == "regular jobs" or float(amount.sum()) > 1e-9 * float(whole.sum())
+    }
+    since_s = (edges_s - _origin(schedule)).tolist()
+    return Stack("What the machine did", _TIME, Axis("share of the machine", Unit.SHARE), since_s, layers)
 
 
-def _means_s(found: Measures) -> dict[str, float | None]:
-    return {_size(one): one.waits.mean_s for one in found.size_classes}
+def _queues_plot(schedules: Mapping[str, Schedule], window: Window) -> Lines:
+    """Return the mean number of waiting jobs in each bin, of several replays of one trace."""
+    edges_s = np.linspace(window.begin_s, window.end_s, _BINS + 1)
+    curves = [
+        Curve(label, _middles(edges_s, each), waiting(each.workload.submit_s, each.start_s, edges_s).tolist())
+        for label, each in schedules.items()
+    ]
+    return Lines("Waiting jobs", _TIME, Axis("waiting jobs"), curves, points=False)
 
 
-def _size(one: SizeClass) -> str:
-    return size_name(one.smallest, one.largest)
+def _middles(edges_s: Seconds, schedule: Schedule) -> list[float]:
+    middles: list[float] = ((edges_s[:-1] + edges_s[1:]) / 2 - _origin(schedule)).tolist()
+    return middles
 
 
-def _plotted(outcomes: Sequence[ReplayOutcome]) -> list[tuple[str, Sequence[ReplayOutcome]]]:
-    """Return a title and the outcomes of each plot: all schedulers, or if some have agents, one plot a scheduler."""
-    plain = [outcome for outcome in outcomes if outcome.scenario.agents is None]
-    if len(plain) == len(outcomes):
-        return [("", outcomes[: len(PALETTE)])]
-    kinds = dict.fromkeys(outcome.scenario.scheduler.kind for outcome in outcomes)
-    of = {kind: [one for one in outcomes if one.scenario.scheduler.kind is kind] for kind in kinds}
-    return [(f", {kind.value}", some[: len(PALETTE)]) for kind, some in of.items()]
-
-
-def _side_by_side(outcomes: Sequence[ReplayOutcome]) -> Bars:
-    waits = [outcome.measures.waits for outcome in outcomes]
-    series = {"mean": [one.mean_s for one in waits], "95th percentile": [one.p95_s for one in waits]}
-    labels = [outcome.label for outcome in outcomes]
-    return Bars("Waits of regular jobs", Axis("wait", Unit.SECONDS), labels, series, "scheduler")
-
-
-def _owners(outcome: ReplayOutcome, unit: str) -> list[Part]:
-    found, plot = outcome.measures, owners_plot(outcome, unit)
-    parts: list[Part] = [] if plot is None else [plot]
-    for owners, what, jain in ((found.users, "user", found.jain_users), (found.groups, "group", found.jain_groups)):
-        if len(owners) > 1:
-            parts.append(owners_table(owners, what, jain))
-    return parts
+def _origin(schedule: Schedule) -> float:
+    return float(np.nanmin(schedule.workload.submit_s))
 
 
 def _method(outcome: ReplayOutcome, ground: Ground) -> Section:

@@ -68,6 +68,8 @@ class TraceEnding(IntEnum):
     """Slurm ended the run and queued the job again, or may have."""
     NEVER_STARTED = 6
     """The job ended without a start: for example, its launch failed."""
+    BACKWARDS = 7
+    """The job ended before it started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,7 @@ def _unusable(records: Records, processors: int | None, conventions: Conventions
         ("one part of a job that another line sums up", records.ending == TraceEnding.PART),
         ("cancelled before it started", (records.ending == TraceEnding.CANCELLED) & ~ran),
         ("it never started", records.ending == TraceEnding.NEVER_STARTED),
+        ("it ended before it started", records.ending == TraceEnding.BACKWARDS),
         ("still waiting when the log was written", records.ending == TraceEnding.WAITING),
         ("still running when the log was written", records.ending == TraceEnding.RUNNING),
         ("submitted at a negative time", records.jobs.submit_s < 0),

@@ -24,6 +24,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from itertools import compress
 from pathlib import Path
 
@@ -51,29 +52,24 @@ _GIVEN_UP = {"CANCELLED", "DEADLINE", "REVOKED"}
 _REQUEUED = {"REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "PREEMPTED", "NODE_FAIL"}
 _QUEUED_AGAIN_WITHIN_S = 3600.0
 """The longest time for which Slurm cleans the nodes of a run before it queues the job again."""
-_A_TIME = "a time such as 2026-01-31T12:00:00"
 _UNKNOWN_TIMES = {"Unknown", "None", "N/A", ""}
 _INVALID = "INVALID"
 """Slurm's own word for a time that makes no sense, such as an end before the start."""
 _MAY_BE_INVALID = ("Submit", "Eligible", "Start", "End", "ElapsedRaw", "TimelimitRaw")
-_TIMES = {"Submit", "Eligible", "Start", "End"}
-_OWNERS = {"User", "Account"}
-_CLUSTER = "Cluster"
+_NAMES = {"User", "Account", "Cluster"}
 _HOUR_S = 3600.0
-_MOSTLY_PLAIN = {"JobIDRaw", "ElapsedRaw"}
-"""Columns with about as many different values as there are jobs, so that reading the values one by one takes long."""
 _MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 _TIMES_1024 = {"": 1, "K": 1024, "M": 1024**2}
 _PER_PROCESSOR, _PER_NODE = 1.0, 2.0
 _OF = {"c": _PER_PROCESSOR, "n": _PER_NODE}
-_MOST_DIGITS = 15
-"""The digits of a whole number that float64 always holds."""
-_NUMBER = re.compile(rf"\d{{1,{_MOST_DIGITS}}}", re.ASCII)
+_NUMBER = re.compile(r"\d{1,15}", re.ASCII)
+"""As many digits as float64 always holds."""
 _COUNT = re.compile(r"(\d{1,9})([KM]?)", re.ASCII)
 _MEMORY = re.compile(r"(\d{1,15}(?:\.\d+)?)([KMGTP]?)([cn]?)", re.ASCII)
 _SPAN = re.compile(r"(?:(\d{1,7})-)?(\d{1,9}):(\d\d):(\d\d)", re.ASCII)
 _STATE = re.compile(r"[A-Z_]+")
-_DATE_LENGTH = len("2026-01-31T12:00:00")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d", re.ASCII)
+_EPOCH = datetime(1970, 1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +79,6 @@ class _Block:
     path: Path
     lines: list[int]
     columns: Mapping[str, Sequence[str]]
-
-    def refused(self, name: str, expected: str, is_bad: Callable[[str], bool]) -> BadTrace:
-        """Return an error that names the first bad value of a column."""
-        for line, text in zip(self.lines, self.columns[name], strict=True):
-            if is_bad(text):
-                return BadTrace(f"{self.path}, line {line}, column {name}: expected {expected}, found {text!r}")
-        raise AssertionError(f"{self.path}: a column {name} was refused that nothing is wrong with")
 
 
 @dataclass(slots=True)
@@ -197,77 +186,42 @@ def _places(path: Path, line: int, header: Sequence[str]) -> dict[str, int]:
     if missing:
         lacks = f"the header has no column {', '.join(missing)}"
         raise BadTrace(f"{path}, line {line}: {lacks}; {ASK}")
-    return {name: place for name, place in places.items() if name in {*_PARSERS, *_TIMES, *_OWNERS, _CLUSTER}}
+    return {name: place for name, place in places.items() if name in {*_PARSERS, *_NAMES}}
 
 
 def _put(log: _Log, block: _Block, name: str) -> None:
-    if name in _TIMES:
-        values = _times(block, name)
-    elif name in _OWNERS or name == _CLUSTER:
+    texts = block.columns[name]
+    if name in _NAMES:
         codes = log.codes.setdefault(name, {})
-        values = np.array([codes.setdefault(text or "unknown", len(codes)) for text in block.columns[name]], np.float64)
-        if name == _CLUSTER and len(codes) > 1:
+        values = np.array([codes.setdefault(text or "unknown", len(codes)) for text in texts], np.float64)
+        if name == "Cluster" and len(codes) > 1:
             some = " and ".join(sorted(codes)[:2])
             raise BadTrace(f"{block.path}: it has jobs of several clusters ({some}): ask sacct for --clusters=ONE")
     else:
         parse, expected = _PARSERS[name]
-        plain = _plain(block.columns[name]) if name in _MOSTLY_PLAIN else None
-        values = np.array(list(map(parse, block.columns[name])), np.float64) if plain is None else plain
-        if np.isnan(values).any():
-            raise block.refused(name, expected, lambda text: math.isnan(parse(text)))
+        values = np.array(list(map(parse, texts)), np.float64)
+        for bad in np.flatnonzero(np.isnan(values))[:1]:
+            place = f"{block.path}, line {block.lines[bad]}, column {name}"
+            raise BadTrace(f"{place}: expected {expected}, found {texts[bad]!r}")
     log.numbers.setdefault(name, []).append(values)
     if name == "ReqMem":
-        log.numbers.setdefault("ReqMem of", []).append(np.array([_OF.get(t[-1:], 0.0) for t in block.columns[name]]))
+        log.numbers.setdefault("ReqMem of", []).append(np.array([_OF.get(text[-1:], 0.0) for text in texts]))
 
 
-def _plain(texts: Sequence[str]) -> Seconds | None:
-    """Return the texts as numbers if each text consists of digits alone, else None."""
-    text = "".join(texts)
-    is_plain = text.isascii() and text.isdecimal() and all(texts) and max(map(len, texts)) <= _MOST_DIGITS
-    return np.array(texts, np.float64) if is_plain else None
+def _time_s(text: str) -> float:
+    """Return the seconds since 1970 of a date, or of such seconds (`SLURM_TIME_FORMAT=%s`); NaN if the text is none.
 
-
-def _times(block: _Block, name: str) -> Seconds:
-    """Return the times of a column as seconds since 1970.
-
-    The column holds Slurm's dates, or already seconds since 1970 (`SLURM_TIME_FORMAT=%s`).
+    There was no Slurm before 1970.
     """
-    texts = block.columns[name]
-    try:
-        dates = np.array([text if _is_date(text) else "NaT" for text in texts], "datetime64[s]")
-        seconds = dates.astype(np.int64).astype(np.float64)
-        others = np.flatnonzero(np.isnat(dates))
-        seconds[others] = [_instant_s(texts[index]) for index in others.tolist()]
-    except ValueError:
-        raise block.refused(name, _A_TIME, _is_no_time) from None
-    if (seconds < UNKNOWN).any():
-        raise block.refused(name, _A_TIME, _is_no_time)
-    return seconds
-
-
-def _is_date(text: str) -> bool:
-    """Return True if the text is as long as a date and has its colons; without them numpy would see a time zone."""
-    return len(text) == _DATE_LENGTH and text[13] == text[16] == ":"
-
-
-def _instant_s(text: str) -> float:
-    """Return the seconds since 1970 of a time that is not written as a date. Raise `ValueError` if it is no time."""
+    if _DATE.fullmatch(text):
+        try:
+            since_s = (datetime.fromisoformat(text) - _EPOCH).total_seconds()
+        except ValueError:
+            return math.nan
+        return since_s if since_s >= 0 else math.nan
     if text in _UNKNOWN_TIMES:
-        return float(UNKNOWN)
-    if not _NUMBER.fullmatch(text):
-        raise ValueError(text)
-    return float(text)
-
-
-def _is_no_time(text: str) -> bool:
-    """Return True if the text is no time. A time before 1970 is none, since there was no Slurm then."""
-    try:
-        if not _is_date(text):
-            _instant_s(text)
-            return False
-        return bool(np.datetime64(text, "s").astype(np.int64) < UNKNOWN)
-    except ValueError:
-        return True
+        return UNKNOWN
+    return float(text) if _NUMBER.fullmatch(text) else math.nan
 
 
 @functools.cache
@@ -347,6 +301,7 @@ def _ending(text: str) -> float:
 
 _PARSERS: dict[str, tuple[Callable[[str], float], str]] = {
     "JobIDRaw": (_job, "a job's number"),
+    **dict.fromkeys(("Submit", "Eligible", "Start", "End"), (_time_s, "a time such as 2026-01-31T12:00:00")),
     "ElapsedRaw": (_span_s, "seconds, or days-hours:minutes:seconds"),
     "TimelimitRaw": (_limit_s, "minutes, UNLIMITED or Partition_Limit"),
     "AllocCPUS": (_count, "a number of processors"),
@@ -366,7 +321,7 @@ def _records(name: str, log: _Log, size: Size) -> Records:
     of, memory_mib = log.column("ReqMem of"), log.column("ReqMem")
     factor: Counts = np.where(of == _PER_PROCESSOR, processors, np.where(of == _PER_NODE, nodes, 1))
     limit_s, is_partitions = _with_partition_limits(log.column("TimelimitRaw"))
-    told = (
+    told: tuple[tuple[str, Mask], ...] = (
         ("changed: submitted only when it could start at all (a dependency, a begin time)", eligible_s > submitted_s),
         ("changed: its limit was its partition's; the longest of the log stands for it", is_partitions),
         (differing(size), differ),
@@ -388,19 +343,13 @@ def _records(name: str, log: _Log, size: Size) -> Records:
         groups=groups,
     )
     wait_s = np.where(start_s >= submit_s, start_s - submit_s, float(UNKNOWN))
-    ending = _endings(log.column("State"), (start_s == UNKNOWN) & (jobs.run_s <= 0))
-    records = Records(jobs, wait_s, ending, tuple(log.passed_over.items()), told)
-    stop_s = log.column("End")
+    stop_s, ending = log.column("End"), _endings(log.column("State"), (start_s == UNKNOWN) & (jobs.run_s <= 0))
     is_backwards = (stop_s != UNKNOWN) & (start_s != UNKNOWN) & (stop_s < start_s)
-    is_twice = is_backwards & (stop_s + _HOUR_S - start_s == records.jobs.run_s)
-    if is_twice.any():
-        rule = ("changed: it ended in the hour that comes twice; ask sacct with TZ=UTC", is_twice)
-        records, is_backwards = replace(records, told=(*records.told, rule)), is_backwards & ~is_twice
-    if is_backwards.any():
-        rule = ("it ended before it started", int(is_backwards.sum()))
-        records = replace(records.only(~is_backwards), passed_over=(*records.passed_over, rule))
-        submitted_s, start_s = submitted_s[~is_backwards], start_s[~is_backwards]
-    end_s = np.where(start_s == UNKNOWN, submitted_s, start_s) + np.maximum(records.jobs.run_s, 0)
+    is_twice = is_backwards & (stop_s + _HOUR_S - start_s == jobs.run_s)
+    told += (("changed: it ended in the hour that comes twice; ask sacct with TZ=UTC", is_twice),)
+    ending[is_backwards & ~is_twice] = TraceEnding.BACKWARDS
+    records = Records(jobs, wait_s, ending, tuple(log.passed_over.items()), told)
+    end_s = np.where(start_s == UNKNOWN, submitted_s, start_s) + np.maximum(jobs.run_s, 0)
     return _last_runs(records, submitted_s, end_s)
 
 
@@ -447,6 +396,7 @@ def _last_runs(records: Records, submitted_s: Seconds, end_s: Seconds) -> Record
     after_s = submitted_s[following] - end_s[line]
     is_queued_again = (
         (records.ending[line] == TraceEnding.REQUEUED)
+        & (records.ending[following] != TraceEnding.BACKWARDS)
         & (records.jobs.user[line] == records.jobs.user[following])
         & (after_s >= 0)
         & (after_s <= _QUEUED_AGAIN_WITHIN_S)

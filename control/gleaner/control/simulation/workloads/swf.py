@@ -126,9 +126,7 @@ def _records(name: str, rows: NDArray[np.float64], size: Size) -> Records:
     column: dict[str, NDArray[np.float64]] = {FIELDS[place]: rows[:, i].copy() for i, place in enumerate(_READ)}
     requested, allocated = column["requested processors"], column["allocated processors"]
     processors = _of_two(requested, allocated) if size == "requested" else _of_two(allocated, requested)
-    kb: NDArray[np.float64] = np.where(
-        column["requested memory"] > 0, column["requested memory"], column["used memory"]
-    )
+    kb = _of_two(column["requested memory"], column["used memory"])
     ending = np.zeros(len(rows), np.int8)
     for code, meaning in _ENDINGS.items():
         ending[column["status"] == code] = meaning
