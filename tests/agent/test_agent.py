@@ -117,7 +117,7 @@ def test_a_terminated_agent_does_not_wait_for_slurm_to_say_why(
     ],
     ids=["preempted after the warning", "preempted", "cancelled", "with a kill wait of four seconds"],
 )
-def test_an_agent_that_is_to_go_leaves_at_once_and_has_the_time_that_slurm_gives_it(
+def test_an_agent_told_to_leave_saves_its_job_within_the_grace_time(
     control: Control,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -141,7 +141,7 @@ def test_what_is_deleted_behind_a_link_is_not_saved_and_the_job_goes_on(node: No
 
 
 @pytest.mark.parametrize(("whose", "place", "what"), a_few(SOME, 3))
-def test_what_was_saved_before_is_not_restored_through_a_link(
+def test_a_link_in_a_jobs_folder_makes_root_write_nothing_on_the_node(
     node: Node, job: Work, whose: str, place: str, what: str
 ) -> None:
     """A link to another process's root leads to where the node can be written: no link is followed at all."""
@@ -185,7 +185,7 @@ def kill_criu(node: Node, after_s: float) -> None:
     node.run("sh", "-c", f"{begun}; sleep {after_s}; pkill -9 -x criu", check=False)
 
 
-def test_no_job_leads_criu_to_write_where_the_job_wants(node: Node, job: Work) -> None:
+def test_a_forged_vdso_makes_criu_write_nothing(node: Node, job: Work) -> None:
     container = job.start(node, FORGER)
     job.until("ready")
     saved = job.save(node, container)
