@@ -48,16 +48,6 @@ def test_a_claim_between_groups_is_told_to_the_group_that_started_and_to_admins(
     assert said == f"decision {found['id']} is about jobs of other groups"
 
 
-def test_a_report_frees_at_once_what_the_job_held(harness: ApiHarness, other: Caller) -> None:
-    agent = harness.agent()
-    mine = [harness.user.submit(spec={"cpus": 4}) for _ in range(4)]
-    theirs = [other.submit(spec={"cpus": 4}) for _ in range(4)]
-    assert {job["job"] for job in agent.claim(most=2)} == {mine[0], theirs[0]}
-    for turn in range(1, 4):  # what was read of the holdings is good for a second, and no second passes here
-        agent.completed(theirs[turn - 1], 1)
-        assert [job["job"] for job in agent.claim(most=1)] == [theirs[turn]]
-
-
 def test_entitlements_from_the_settings_decide_who_starts(harness: ApiHarness, other: Caller) -> None:
     groups = GroupSettings(entitled={"cms": 100})
     harness.change(groups=groups)

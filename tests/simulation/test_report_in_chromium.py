@@ -57,7 +57,7 @@ def test_a_report_opens_offline_and_shows_its_pictures(browser: Browser, reports
     shown = Shown(browser, reports[name], "light")
     shown.check()
     pictures = shown.page.locator("figure img").all()
-    assert len(pictures) >= 2
+    assert pictures
     for picture in pictures:
         picture.scroll_into_view_if_needed()
         assert picture.evaluate("image => image.complete && image.naturalWidth > 300")

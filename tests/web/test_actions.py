@@ -6,7 +6,6 @@ from html import unescape
 
 import pytest
 from tests.api.api_harness import ApiHarness, Caller
-from tests.slurm.records import node, seen
 from tests.web.web_harness import Shown, browser_of
 
 from gleaner.control.queue import lanes, tokens
@@ -96,14 +95,6 @@ def test_cancel_asks_first_and_its_page_says_what_ends(harness: ApiHarness) -> N
     assert "Cancel all its jobs" not in after.text  # nothing is left to act on
     assert "?done=" not in "".join(map(str, after.links()))
     assert "done" not in browser.good("/web/campaigns/1?done=<b>paid</b>").text
-
-
-def test_what_cannot_be_done_is_not_offered(harness: ApiHarness) -> None:
-    harness.state.cluster = seen(harness.now_s, node("n1", 8, 16384))
-    browser = browser_of(harness, harness.admin)  # of a control without Slurm
-    assert "Only the nodes of a Slurm cluster can be drained here." in browser.good("/web/drains").text
-    acts = {str(a.get("action")) for tag, a in browser.good("/web/nodes/n1").elements if tag == "form"}
-    assert acts == {"/web/sign-out"}
 
 
 def test_drain_asks_first_unless_it_is_a_dry_run(harness: ApiHarness) -> None:

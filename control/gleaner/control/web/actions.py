@@ -47,7 +47,7 @@ VERBS: Mapping[str, tuple[Callable[..., object], Callable[..., object]]] = {
     "cancel": (jobs.cancel, campaigns.cancel_campaign),
     "rerun": (jobs.rerun, campaigns.rerun_campaign),
 }
-"""What each verb does to a job, and to a campaign."""
+"""The effect of each verb on a job, and on a campaign."""
 Verb = Annotated[str, Path(pattern="^(hold|release|cancel|rerun)$")]
 
 

@@ -206,12 +206,20 @@ def _trials(sweep: Sweep, seeds: Iterable[int], workers: int) -> Generator[tuple
 
 @contextmanager
 def _without_ctrl_c() -> Generator[None]:
-    """Ignore Ctrl-C during the block. A process that is started in the block inherits this, and never gets it."""
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Hold Ctrl-C back until the end of the block. A process that is started in the block never gets it.
+
+    To block it in this thread is not enough for this process, since any other thread, a library's too, may get it.
+    """
+    heard: list[int] = []
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    handler = signal.signal(signal.SIGINT, lambda number, _frame: heard.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if heard:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _begin() -> None:
