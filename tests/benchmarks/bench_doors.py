@@ -98,7 +98,7 @@ def main() -> None:
             now_s = time.time()
             user = tokens.issue(db, role="user", name="alice", group="atlas", now_s=now_s)
             agents.expect(db, name="agent-1", end_s=now_s + 3600, token_hash=tokens.digest(secret), now_s=now_s)
-        control = Control(folder, url).start(GLEANER_CLUSTER__LOCAL_AGENTS="0")
+        control = Control(folder, url).start()
         try:
             until(control.leads)
             job = control.ask("POST", "/jobs", user, {"job": {"name": "x", "image": "gleaner/pi"}}).json()["jobs"][0]

@@ -369,3 +369,15 @@ def test_a_leader_that_was_succeeded_tells_no_job_to_leave(harness: DrainsHarnes
     assert harness.done(number).phase is DrainPhase.ASKED
     assert harness.nodes.acts == []
     assert not harness.state.is_leader
+
+
+def test_what_was_only_asked_for_is_withdrawn_whatever_slurm_says(harness: DrainsHarness) -> None:
+    harness.nodes.is_away = True
+    number = harness.ask("n1")
+    harness.done(number)
+    resumed = harness.done(harness.ask("n1", task=DrainTask.RESUME), rounds=1)
+    assert resumed.phase is DrainPhase.RESUMED
+    assert (harness.seen(number).phase, harness.seen(number).said) == (DrainPhase.REFUSED, "withdrawn by root")
+    harness.nodes.is_away = False
+    harness.done(number)
+    assert harness.nodes.acts == []

@@ -113,6 +113,18 @@ def test_a_node_that_cannot_restore_it_is_refused(harness: QueueHarness) -> None
         ask(harness, job, to="node-of-two")
 
 
+@pytest.mark.parametrize("is_saved", [False, True])
+def test_room_that_is_promised_to_one_job_is_not_promised_to_another(harness: QueueHarness, is_saved: bool) -> None:
+    job = two_agents(harness, cpus=1)
+    other = harness.job()
+    harness.claim_one("one")
+    ask(harness, job, to="node-of-two")
+    if is_saved:
+        harness.record_save(job, 1)
+    with pytest.raises(Conflict, match="no live agent there"):
+        ask(harness, other, to="node-of-two")
+
+
 def test_only_what_runs_can_be_migrated(harness: QueueHarness) -> None:
     job = two_agents(harness)
     harness.record_save(job, 1)

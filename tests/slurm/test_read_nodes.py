@@ -12,7 +12,7 @@ from tests.slurm.slurm_harness import FakedSlurm
 from gleaner.control.daemon.drains import is_ours
 from gleaner.control.settings import ClusterSettings
 from gleaner.control.slurm import parse, run
-from gleaner.control.slurm.interface import ClusterRefused
+from gleaner.control.slurm.interface import ClusterRefused, ClusterUnavailable
 from gleaner.control.slurm.program_cluster import SlurmCluster
 from gleaner.control.slurm.snapshot import SlurmNode
 
@@ -61,6 +61,13 @@ def test_a_node_that_slurm_does_not_know_keeps_nobody_from_looking_at_the_others
     found = slurm.read_nodes(["nodeX"], 1.0)
     assert (dict(found.nodes), found.jobs) == ({}, ())
     assert all(any("--nodelist=" in word for word in call["words"]) for call in faked.calls("squeue"))
+
+
+def test_a_node_in_no_partition_is_not_taken_for_unknown(slurm: SlurmCluster, faked: FakedSlurm) -> None:
+    """sinfo does not show it, and squeue takes its name."""
+    shows(faked, [NODE], [])
+    with pytest.raises(ClusterUnavailable, match="n2 is in no partition"):
+        slurm.read_nodes(["n1", "n2"], 1.0)
 
 
 def test_only_a_job_that_slurm_has_forgotten_is_none_and_any_other_refusal_is_an_error(

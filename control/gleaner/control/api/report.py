@@ -1,6 +1,7 @@
 """The report of a month."""
 
 import os
+import threading
 from datetime import datetime
 from typing import Annotated
 
@@ -26,6 +27,9 @@ ACCOUNTING_S = 120.0
 ACCOUNTED_S = 600.0
 """The time for which an answer is valid. slurmdbd needs minutes to read a month of a large cluster."""
 KINDS = ("harvested", "saving", "restoring", "starting", "lost")
+TURN_S = 5.0
+"""The longest wait for an earlier question to Slurm's accounting."""
+_TURN = threading.Lock()
 
 
 @router.get("", responses=documented(422))
@@ -100,6 +104,8 @@ job was seen to wait for an agent to leave.'
 
 def _accounted(caller: User, begin_s: float, end_s: float) -> AccountedMonth:
     """Return Slurm's accounting of the month. Raises 503 if it does not answer."""
+    if not _TURN.acquire(timeout=TURN_S):  # whoever waits holds a thread of the API
+        raise HTTPException(503, "Slurm's accounting has not answered an earlier question yet: try again later")
     try:
         return caller.state.accounted.get(
             begin_s,
@@ -108,6 +114,8 @@ def _accounted(caller: User, begin_s: float, end_s: float) -> AccountedMonth:
         )
     except ClusterError as error:
         raise HTTPException(503, str(error)) from error
+    finally:
+        _TURN.release()
 
 
 def month_span(month: str) -> tuple[float, float]:

@@ -126,8 +126,9 @@ def _check_room(db: Connection, job: int, to: str, now_s: float) -> None:
         raise Conflict(f"job {job} cannot be migrated: its agent is about to leave")
     if to in mine.misfits:
         raise Conflict(f"job {job} cannot be migrated to {to}: it cannot continue there; see `glean why {job}`")
-    coming = {each.job for each in all_relocations(db) if each.to_node == to}
-    there = [each for each in running if each.job != job and (each.node == to or each.job in coming)]
+    sizes = select(LANE.c.cpus, LANE.c.memory_mib).join_from(MIGRATION, JOB, JOB.c.id == MIGRATION.c.job)
+    promised = sizes.join(LANE, LANE.c.id == JOB.c.lane).where(MIGRATION.c.to_node == to, MIGRATION.c.job != job)
+    there: list[Any] = [*(each for each in running if each.node == to), *db.execute(promised)]
     for node in nodes:
         free_cpus = node.cpus - sum(each.cpus for each in there)
         free_mib = node.memory_mib - sum(each.memory_mib for each in there)

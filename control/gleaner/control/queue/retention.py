@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import structlog
-from sqlalchemy import Connection, Engine, and_, delete, exists, or_, select, true, update
+from sqlalchemy import Connection, Engine, and_, bindparam, delete, exists, or_, select, true, update
 from sqlalchemy.sql import ColumnElement
 
 from gleaner.control.models.outputs import DeliveryPhase
@@ -50,8 +50,8 @@ LOOKED_AT = 1000
 """The number of agents or jobs that one transaction examines."""
 REMOVED = 2000
 """The greatest number of rows that one transaction removes."""
-FREED_BYTES = 2**18
-"""After so many bytes of log lines a transaction ends."""
+FREED_BYTES, FREED_JOBS = 2**18, 50
+"""After so many bytes of log lines, or logs without further lines, a transaction ends."""
 PAUSE_S = 0.05
 """The pause after each transaction, in which others have the database for themselves."""
 
@@ -64,6 +64,22 @@ _EVENTS = select(EVENT.c.id).where(EVENT.c.job == JOB.c.id).correlate(JOB)
 _HAS_SURPLUS = _EVENTS.offset(FIRST_EVENTS + NEWEST_EVENTS).limit(1).exists()
 _IS_DELIVERED = exists().where(DELIVERY.c.job == JOB.c.id, DELIVERY.c.phase == DeliveryPhase.WAITING).correlate(JOB)
 """The condition that the delivery of the result has not ended."""
+
+
+_UNUSED = and_(
+    AGENT.c.phase == Phase.ENDED,
+    AGENT.c.ended_s < bindparam("before_s"),
+    ~exists().where(ATTEMPT.c.agent == AGENT.c.name).correlate(AGENT),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenAgents:
+    """Some agents by name. `last` is None if no more follow."""
+
+    last: str | None
+    unused: tuple[str, ...]
+    """The agents that ended before the given time and have no attempts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +118,6 @@ def _removals(engine: Engine, writing: Writing, settings: Settings, now_s: float
     with snapshot(engine) as db:
         up_to = decisions.surplus(db, keep_bytes=queue.keep_decisions_mib * MIB)
     by_age: tuple[tuple[str, Callable[[Connection], int]], ...] = (
-        ("agents", lambda db: remove_agents(db, before_s=before_s, at_most=REMOVED)),
         ("tokens", lambda db: tokens.remove_ended(db, before_s=before_s, at_most=REMOVED)),
         ("sessions", lambda db: web_sessions.remove_ended(db, now_s=now_s, at_most=REMOVED)),
         ("submission keys", lambda db: remove_old_keys(db, now_s=now_s, at_most=REMOVED)),
@@ -114,6 +129,15 @@ def _removals(engine: Engine, writing: Writing, settings: Settings, now_s: float
     )
     for what, remove in by_age:
         yield from _in_batches(writing, what, remove)
+    name: str | None = ""
+    while name is not None:
+        with snapshot(engine) as db:
+            agents = look_at_agents(db, after=name, before_s=before_s, limit=LOOKED_AT)
+        if agents.unused:
+            with writing() as db:
+                rows = remove_agents(db, agents.unused, before_s=before_s)
+            yield "agents", rows
+        name = agents.last
     job: int | None = 0
     while job is not None:
         with snapshot(engine) as db:
@@ -141,6 +165,13 @@ def _in_batches(writing: Writing, what: str, remove: Callable[[Connection], int]
         with writing() as db:
             rows = remove(db)
         yield what, rows
+
+
+def look_at_agents(db: Connection, *, after: str, before_s: float, limit: int) -> SeenAgents:
+    """Return the next agents after that name."""
+    some = select(AGENT.c.name, _UNUSED.label("unused")).where(AGENT.c.name > after).order_by(AGENT.c.name).limit(limit)
+    rows = db.execute(some, {"before_s": before_s}).all()
+    return SeenAgents(rows[-1].name if rows else None, tuple(row.name for row in rows if row.unused))
 
 
 def look_at_jobs(db: Connection, *, after: int, before_s: float, spent_s: float, limit: int) -> SeenJobs:
@@ -191,12 +222,10 @@ def _remove_jobs(db: Connection, which: ColumnElement[bool]) -> None:
     remove_results(db, which, removes_jobs=True)
 
 
-def remove_agents(db: Connection, *, before_s: float, at_most: int) -> int:
-    """Remove agents that ended before that time and have no attempts, with their tokens. Return how many."""
-    has_attempt = exists().where(ATTEMPT.c.agent == AGENT.c.name)
-    unused = select(AGENT.c.name).where(AGENT.c.phase == Phase.ENDED, AGENT.c.ended_s < before_s, ~has_attempt)
-    gone = db.execute(unused.limit(at_most)).scalars().all()
-    db.execute(delete(AGENT).where(AGENT.c.name.in_(gone)))
+def remove_agents(db: Connection, names: Sequence[str], *, before_s: float) -> int:
+    """Remove those of these agents that still have no attempts, with their tokens. Return how many."""
+    removed = delete(AGENT).where(AGENT.c.name.in_(names), _UNUSED).returning(AGENT.c.name)
+    gone = db.execute(removed, {"before_s": before_s}).scalars().all()
     db.execute(delete(TOKEN).where(TOKEN.c.role == Role.AGENT, TOKEN.c.name.in_(gone)))
     return len(gone)
 
@@ -206,8 +235,8 @@ def remove_lines(db: Connection, jobs: deque[int], *, before_s: float) -> int:
 
     Jobs without further lines, and those that run again, are taken off.
     """
-    all_bytes = 0
-    while jobs and all_bytes < FREED_BYTES:
+    all_bytes, left = 0, max(0, len(jobs) - FREED_JOBS)
+    while len(jobs) > left and all_bytes < FREED_BYTES:
         is_old = select(JOB.c.id).where(JOB.c.id == jobs[0], _is_old(before_s)).with_for_update()
         freed_bytes = logs.remove_oldest(db, jobs[0]) if db.execute(is_old).one_or_none() is not None else 0
         all_bytes += freed_bytes

@@ -9,6 +9,7 @@ An agent whose submission was not answered is looked up by its name, which was n
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from gleaner.control.slurm.interface import (
     Cluster,
     ClusterError,
     ClusterRefused,
+    ClusterUnavailable,
     SchedulerId,
 )
 from gleaner.control.slurm.snapshot import SlurmJob, Snapshot
@@ -52,11 +54,19 @@ class SlurmCluster:
         word = parse.new_word()
         answer = self._run(parse.ask_nodes(word, nodes))
         there = parse.parse_tables(answer, "", word, read_s=now_s)
+        for name in () if there.gaps else {*nodes} - {*there.nodes}:
+            self._must_be_unknown(name, word)
         if not there.nodes:  # without a name squeue would answer for every node, and for an unknown name it refuses all
             return there
         found = self._run(parse.ask_jobs(word, f"--nodelist={','.join(there.nodes)}"))
         view = parse.parse_tables(answer, found, word, own=os.getuid(), read_s=now_s)
         return replace(view, jobs=tuple(job for job in view.jobs if not job.is_pending))
+
+    def _must_be_unknown(self, name: str, word: str) -> None:
+        """Ask for the jobs of a node that sinfo does not show. Raises `ClusterUnavailable` if Slurm knows the node."""
+        with suppress(ClusterRefused):
+            self._run(parse.ask_jobs(word, f"--nodelist={name}"))
+            raise ClusterUnavailable(f"{name} is in no partition, so sinfo does not show it: put it into one again")
 
     def read_job(self, job: str) -> SlurmJob | None:
         """See `Cluster.read_job`."""

@@ -4,7 +4,7 @@ import tarfile
 from collections.abc import AsyncGenerator
 from typing import Annotated, cast
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
@@ -56,7 +56,12 @@ async def _packed(caller: Caller, campaign: int) -> AsyncGenerator[bytes]:
         for row in rows:
             if row.digest is None:
                 continue
-            result = await jobs.output(caller=caller, job=row.job)
+            try:
+                result = await jobs.output(caller=caller, job=row.job)
+            except HTTPException as error:
+                if error.status_code != 404:  # the result has been removed since
+                    raise
+                continue
             member = tarfile.TarInfo(f"{row.name}-{row.index}.tar")
             member.size = int(result.headers["Content-Length"])
             yield member.tobuf(tarfile.GNU_FORMAT)
