@@ -1,6 +1,7 @@
 """Retention: what is removed from the queue, what stays, and what a log shows that has lost its beginning."""
 
 from collections import deque
+from typing import Any
 
 from tests.queue.queue_harness import QueueHarness
 
