@@ -21,6 +21,7 @@ PROCESS = 7
 PAGES = 512
 JOB = """
 import ctypes, mmap, os, socket, struct, sys, threading, time
+open(f"{sys.argv[3]}/cgroup.procs", "w").write(str(os.getpid()))
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = libc.mremap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -42,7 +43,7 @@ criu.send(struct.pack("<I", 7))
 socket.send_fds(criu, [b"x"], [fault])
 os.close(fault)
 def page(number, at=START):
-    return ctypes.c_uint64.from_address(at + number * PAGE).value, ctypes.c_uint64.from_address(at + number * PAGE + 4088).value
+    return tuple(ctypes.c_uint64.from_address(at + number * PAGE + place).value for place in (0, 4088))
 def check(numbers, at=START, zero=False):
     for number in numbers:
         assert page(number, at) == ((0, 0) if zero else (number + 1, number + 1)), (number, page(number, at))
@@ -116,10 +117,11 @@ class Restored:
         assert descriptor is not None
         self.agent = socket.socket(fileno=descriptor)
         self.job = subprocess.Popen(
-            [sys.executable, "-c", JOB + program, str(place / "lazy-pages.socket"), str(PAGES)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            preexec_fn=lambda: (self.cgroup / "cgroup.procs").write_text(str(os.getpid())),
-        )  # fmt: skip
+            [sys.executable, "-c", JOB + program, str(place / "lazy-pages.socket"), str(PAGES), str(self.cgroup)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         assert self.read() == "there"
         self.watchdog, self.server = self._find_processes()
 
@@ -140,8 +142,9 @@ class Restored:
 
     def write(self) -> None:
         assert self.job.stdin is not None
-        self.job.stdin.write("\n")
-        self.job.stdin.flush()
+        with suppress(BrokenPipeError):  # it may have ended
+            self.job.stdin.write("\n")
+            self.job.stdin.flush()
 
     def read(self) -> str:
         assert self.job.stdout is not None
@@ -175,7 +178,8 @@ class Restored:
         self._restorer.wait()
         for stream in (self.job.stdin, self.job.stdout):
             assert stream is not None
-            stream.close()
+            with suppress(BrokenPipeError):
+                stream.close()
         self._ours.close()
         wait_until(lambda: not (self.cgroup / "cgroup.procs").read_text(), "the job's processes to end")
         self.cgroup.rmdir()

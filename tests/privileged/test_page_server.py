@@ -37,7 +37,8 @@ DOES = {
     "check(range(PAGES // 2, PAGES))",
     "moves and forks": "libc.mremap(START, SIZE // 2, SIZE // 2, 3, NEW)\n"
     "join(forked(lambda: check(range(PAGES // 2), NEW)))",
-    "throws away": "libc.madvise(START, SIZE // 4, 4)\ncheck(range(PAGES // 4), zero=True)\ncheck(range(PAGES // 4, PAGES))",
+    "throws away": "libc.madvise(START, SIZE // 4, 4)\ncheck(range(PAGES // 4), zero=True)\n"
+    "check(range(PAGES // 4, PAGES))",
     "unmaps": "libc.munmap(START, SIZE // 4)\nlibc.mmap(START, SIZE // 4, 3, 0x100022, -1, 0)\n"
     "check(range(PAGES // 4), zero=True)\ncheck(range(PAGES // 4, PAGES))",
     "has its mapping cut in two": "libc.mprotect(ctypes.c_void_p(START + 5 * PAGE), 3 * PAGE, 1)\ncheck(range(PAGES))",

@@ -142,7 +142,7 @@ class _Feed:
         self._is_open = [True] * (len(self._starts) - 1)
         self._wanted: deque[int] = deque()
         before = [self._block(address) for process, address in _order(archive) if process == plan.process]
-        self._rest = itertools.chain(filter(None, before), range(len(self._is_open)))
+        self._rest = itertools.chain((one for one in before if one is not None), range(len(self._is_open)))
         self._changed = threading.Condition()
         self._is_begun = self._is_ended = False
 

@@ -1,0 +1,149 @@
+"""The agent's side of memory that comes later, from a real storage to the memory of a real process, without CRIU."""
+
+import json
+import random
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from tests.privileged.pages_harness import PAGES, PROCESS, START, content_of, image, pagemap, restored
+from tests.privileged.root import only_root
+from tests.privileged.test_page_server import LOOK, OWN, mapping
+from tests.privileged.waiting import wait_until
+
+from gleaner.agent.checkpoints.archive import FolderArchive
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.interface import ArchiveBroken
+from gleaner.agent.privileged.shim.lazy_maps import PAGE
+from gleaner.agent.runtime.criu_streams import PREFIX
+from gleaner.agent.runtime.lazy_memory import ORDER_PART, LazyMemory
+
+EAGER = 3
+"""So many pages of a stack come before the others."""
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:  # a socket's path has an end
+        yield Path(folder)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> FolderStorage:
+    made = FolderStorage(tmp_path / "storage")
+    made.prepare()
+    return made
+
+
+def saved(storage: FolderStorage, *, order: Sequence[int] = ()) -> FolderArchive:
+    """A checkpoint of the process of the harness, with some pages that come first."""
+    stack = START // 2
+    images = {
+        f"mm-{PROCESS}.img": image(mapping(stack, EAGER, 0x22, OWN | 2) + mapping(START, PAGES, 0x22, OWN)),
+        f"pagemap-{PROCESS}.img": pagemap((stack, EAGER, 6), (START, PAGES, 6)),
+        "pages-1.img": b"s" * EAGER * PAGE + b"".join(map(content_of, range(PAGES))),
+    }
+    with storage.draft("jobs/1/x") as draft:
+        for name, content in images.items():
+            draft.add(PREFIX + name, [content])
+        if order:
+            draft.add(ORDER_PART, [json.dumps([(PROCESS, START + page * PAGE) for page in order]).encode()])
+        published = draft.publish({})
+    return storage.open(published.key, published.digest)
+
+
+def test_criu_gets_the_whole_memory_if_the_node_cannot_have_it_later(storage: FolderStorage) -> None:
+    archive = saved(storage)
+    memory = LazyMemory(archive)
+    assert memory.is_useful
+    for name in archive.parts:
+        assert b"".join(memory.chunks(name.removeprefix(PREFIX))) == b"".join(archive.read(name))
+    assert memory.wait()
+
+
+@only_root
+def test_the_whole_memory_comes_and_what_was_waited_for_is_known(place: Path, storage: FolderStorage) -> None:
+    with restored(place, LOOK) as job:
+        memory = LazyMemory(saved(storage))
+        memory.begin(job.agent)
+        assert b"".join(memory.chunks("pages-1.img")) == b"s" * EAGER * PAGE
+        job.go_on()
+        assert (job.read(), job.read()) == ("runs", "right")
+        assert memory.wait()
+        assert memory.complete_s is not None
+        assert all(process == PROCESS and START <= page < START + PAGES * PAGE for process, page in memory.waits)
+        wait_until(lambda: not Path(f"/proc/{job.watchdog}").exists(), "the watchdog ends when all is there")
+
+
+@only_root
+def test_what_was_waited_for_the_last_time_comes_first(
+    place: Path, storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = random.Random(7).sample(range(PAGES), 20)
+    asked: list[int] = []
+    archive = saved(storage, order=[*pages, PAGES + 7])
+    read = archive.read
+
+    def noting(numbers: Iterator[int]) -> Iterator[int]:
+        for number in numbers:
+            asked.append(number)
+            yield number
+
+    def noted(name: str, numbers: Iterator[int] | None = None) -> Iterator[bytes]:
+        return read(name, None if numbers is None else noting(numbers))
+
+    monkeypatch.setattr(archive, "read", noted)
+    with restored(place, "print('runs', flush=True)\ninput()") as job:
+        memory = LazyMemory(archive)
+        memory.begin(job.agent)
+        job.go_on()
+        assert memory.wait()
+    first = list(dict.fromkeys(_block_of(archive, EAGER + page) for page in pages))
+    assert asked[: len(first)] == first
+    assert sorted(asked) == list(range(len(archive.layout.blocks["criu.pages-1.img"])))
+
+
+def _block_of(archive: FolderArchive, page: int) -> int:
+    end = 0
+    for number, block in enumerate(archive.layout.blocks["criu.pages-1.img"]):
+        end += block.size_bytes
+        if page * PAGE < end:
+            return number
+    raise AssertionError(page)
+
+
+def _flip(folder: Path) -> None:
+    (pack,) = folder.rglob("blocks.pack")
+    with pack.open("r+b") as file:
+        for at in range(1000, pack.stat().st_size // 2, 5000):
+            file.seek(at)
+            byte = file.read(1)
+            file.seek(at)
+            file.write(bytes([byte[0] ^ 1]))
+
+
+@only_root
+def test_a_process_whose_block_has_rotted_is_killed_before_it_reads_it(
+    place: Path, storage: FolderStorage, tmp_path: Path
+) -> None:
+    archive = saved(storage)
+    _flip(tmp_path)
+    with restored(place, LOOK) as job:
+        memory = LazyMemory(archive)
+        memory.begin(job.agent)
+        job.go_on()
+        assert "right" not in (job.read(), job.read())
+        assert job.job.wait(60) == -9
+        assert not memory.wait()
+        assert isinstance(memory.failure, ArchiveBroken)
+
+
+@only_root
+def test_memory_that_is_given_up_ends_the_process(place: Path, storage: FolderStorage) -> None:
+    with restored(place, LOOK) as job:
+        memory = LazyMemory(saved(storage))
+        memory.begin(job.agent)
+        memory.end()
+        assert job.job.wait(60) == -9
+        assert memory.failure is None
