@@ -24,7 +24,7 @@ from gleaner.control.queue.database import BUSY_TIMEOUT_S, check_schema, connect
 from gleaner.control.queue.errors import Invalid, QueueBusy, SchemaMismatch
 from gleaner.control.queue.tables import METADATA
 
-NUMBER = ("0049", "8f234acbcf71")
+NUMBER = ("0050", "db1120f1eea1")
 """The number of the tables (`queue/migrations/versions`), and a digest of them."""
 BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 

@@ -29,15 +29,10 @@ def place() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.fixture
-def storage(tmp_path: Path) -> FolderStorage:
-    made = FolderStorage(tmp_path / "storage")
-    made.prepare()
-    return made
-
-
-def saved(storage: FolderStorage, *, order: Sequence[int] = ()) -> FolderArchive:
-    """A checkpoint of the process of the harness, with some pages that come first."""
+def saved(folder: Path, *, order: Sequence[int] = ()) -> FolderArchive:
+    """Return a checkpoint of the process of the harness, with some pages that come first."""
+    storage = FolderStorage(folder)
+    storage.prepare()
     stack = START // 2
     images = {
         f"mm-{PROCESS}.img": image(mapping(stack, EAGER, 0x22, OWN | 2) + mapping(START, PAGES, 0x22, OWN)),
@@ -53,8 +48,8 @@ def saved(storage: FolderStorage, *, order: Sequence[int] = ()) -> FolderArchive
     return storage.open(published.key, published.digest)
 
 
-def test_criu_gets_the_whole_memory_if_the_node_cannot_have_it_later(storage: FolderStorage) -> None:
-    archive = saved(storage)
+def test_criu_gets_the_whole_memory_if_the_node_cannot_have_it_later(tmp_path: Path) -> None:
+    archive = saved(tmp_path)
     memory = LazyMemory(archive)
     assert memory.is_useful
     for name in archive.parts:
@@ -63,9 +58,9 @@ def test_criu_gets_the_whole_memory_if_the_node_cannot_have_it_later(storage: Fo
 
 
 @only_root
-def test_the_whole_memory_comes_and_what_was_waited_for_is_known(place: Path, storage: FolderStorage) -> None:
+def test_the_whole_memory_comes_and_what_was_waited_for_is_known(place: Path, tmp_path: Path) -> None:
     with restored(place, LOOK) as job:
-        memory = LazyMemory(saved(storage))
+        memory = LazyMemory(saved(tmp_path))
         memory.begin(job.agent)
         assert b"".join(memory.chunks("pages-1.img")) == b"s" * EAGER * PAGE
         job.go_on()
@@ -78,11 +73,11 @@ def test_the_whole_memory_comes_and_what_was_waited_for_is_known(place: Path, st
 
 @only_root
 def test_what_was_waited_for_the_last_time_comes_first(
-    place: Path, storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages = random.Random(7).sample(range(PAGES), 20)
     asked: list[int] = []
-    archive = saved(storage, order=[*pages, PAGES + 7])
+    archive = saved(tmp_path, order=[*pages, PAGES + 7])
     read = archive.read
 
     def noting(numbers: Iterator[int]) -> Iterator[int]:
@@ -124,10 +119,8 @@ def _flip(folder: Path) -> None:
 
 
 @only_root
-def test_a_process_whose_block_has_rotted_is_killed_before_it_reads_it(
-    place: Path, storage: FolderStorage, tmp_path: Path
-) -> None:
-    archive = saved(storage)
+def test_a_process_whose_block_has_rotted_is_killed_before_it_reads_it(place: Path, tmp_path: Path) -> None:
+    archive = saved(tmp_path)
     _flip(tmp_path)
     with restored(place, LOOK) as job:
         memory = LazyMemory(archive)
@@ -137,13 +130,3 @@ def test_a_process_whose_block_has_rotted_is_killed_before_it_reads_it(
         assert job.job.wait(60) == -9
         assert not memory.wait()
         assert isinstance(memory.failure, ArchiveBroken)
-
-
-@only_root
-def test_memory_that_is_given_up_ends_the_process(place: Path, storage: FolderStorage) -> None:
-    with restored(place, LOOK) as job:
-        memory = LazyMemory(saved(storage))
-        memory.begin(job.agent)
-        memory.end()
-        assert job.job.wait(60) == -9
-        assert memory.failure is None

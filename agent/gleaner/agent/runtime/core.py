@@ -19,6 +19,8 @@ import structlog
 
 from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.draft import FolderDraft
+from gleaner.agent.checkpoints.interface import ArchiveBroken
+from gleaner.agent.messages import ReturnReason
 from gleaner.agent.privileged.shim import own_config
 from gleaner.agent.privileged.shim.criu_messages import StreamBroken
 from gleaner.agent.runtime import container_processes
@@ -109,10 +111,6 @@ class ContainerRuntime(Runtime):
     @abstractmethod
     def _wait(self, container: ContainerId) -> tuple[End, bool] | None:
         """Wait a while for the end; None if it has not come. True: the container was killed at a limit of its own."""
-
-    @abstractmethod
-    def _remove(self, container: ContainerId) -> None:
-        """Remove it, and all that the engine keeps of it."""
 
     @abstractmethod
     def _frames(self, container: ContainerId) -> Iterator[bytes]:
@@ -224,8 +222,9 @@ class ContainerRuntime(Runtime):
         end, at_its_limit = ended
         line = self._inits_lines.get(container, str)()
         if end.exit_code == KILLED and not at_its_limit and not line:
-            if (memory := self._memory.get(container)) and memory.failure is not None:
-                raise ContainerKilled(f"its memory did not come: {memory.failure}") from memory.failure
+            if (memory := self._memory.get(container)) and (failure := memory.failure):
+                why = ReturnReason.CHECKPOINT_BROKEN if isinstance(failure, ArchiveBroken) else ReturnReason.NODE_FAULT
+                raise ContainerKilled(f"its memory did not come: {failure}", why) from failure
             raise ContainerKilled("its container was killed from outside, and not for its memory limit")
         return replace(end, reason=_reason(end.exit_code, line))
 
@@ -236,13 +235,12 @@ class ContainerRuntime(Runtime):
     def kill(self, container: ContainerId) -> None:
         self.signal(container, "SIGKILL")
 
-    def remove(self, container: ContainerId) -> None:
-        if memory := self._memory.pop(container, None):
-            memory.end()
-        self._remove(container)
-
     def memory_bytes(self, container: ContainerId) -> int | None:
         return container_processes.memory_bytes(container)
+
+    def memory_s(self, container: ContainerId) -> float:
+        memory = self._memory.get(container)
+        return (memory.complete_s if memory else None) or 0.0
 
     def written_bytes(self, container: ContainerId) -> int | None:
         return container_processes.written_bytes(container)

@@ -393,7 +393,7 @@ class DockerRuntime(ContainerRuntime):
             if name == "SIGKILL" and self._wait(container) is None:
                 raise RuntimeFault(f"{container[:12]} was killed, and does not end")
 
-    def _remove(self, container: ContainerId) -> None:
+    def remove(self, container: ContainerId) -> None:
         """Remove a container that runs or not, or was left half removed. One that is not there is no error."""
         self._attached_outputs.pop(container, None)
         give_up_s = time.monotonic() + _REMOVE_PATIENCE_S

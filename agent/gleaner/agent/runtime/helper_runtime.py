@@ -178,7 +178,7 @@ class RuncRuntime(ContainerRuntime):
     def _signal(self, container: ContainerId, name: str) -> None:
         self._ask("signal", name=container, signal=name.removeprefix("SIG"))
 
-    def _remove(self, container: ContainerId) -> None:
+    def remove(self, container: ContainerId) -> None:
         self._ask("remove", name=container)
 
     def our_containers(self) -> Mapping[ContainerId, Mapping[str, str]]:

@@ -11,9 +11,9 @@ import socket
 import struct
 import threading
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from queue import SimpleQueue
 
 from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.interface import StorageError
@@ -27,6 +27,8 @@ from gleaner.agent.system.ipc import receive_all
 ORDER_PART = "order.json"
 """The blocks that were waited for after a restore: the process's number, and the address."""
 _LONGEST_ORDER = 4096
+_BATCH = 8
+"""So many blocks are read together. A block that is waited for comes after the present ones."""
 _USER_NAMESPACE = "userns-"
 
 Waits = list[tuple[int, int]]
@@ -43,7 +45,6 @@ class LazyMemory:
         self._by_image |= {plan.pages: plan for plan in self._plans.values()}
         self._ended = threading.Event()
         self._connection: socket.socket | None = None
-        self._feeds: dict[int, _Feed] = {}
         self._clock = SystemClock()
         self._began_s = 0.0
         self.waits: Waits = []
@@ -77,48 +78,39 @@ class LazyMemory:
     def begin(self, connection: socket.socket) -> None:
         """Begin to answer the page server at this connection."""
         self._connection, self._began_s = connection, self._clock.monotonic_s()
-        connection.settimeout(None)
+        feeds = {plan.process: _Feed(self._archive, plan) for plan in self._plans.values() if plan.lazy}
         lock = threading.Lock()
-        for plan in self._plans.values():
-            if plan.lazy:
-                self._feeds[plan.process] = _Feed(self._archive, plan, connection, lock)
-        for feed in self._feeds.values():
-            threading.Thread(target=self._run, args=(feed,), name=f"memory {feed.process}", daemon=True).start()
-        threading.Thread(target=self._hear, args=(connection,), name="page server", daemon=True).start()
+        for feed in feeds.values():
+            threading.Thread(target=self._send, args=(connection, feed, lock), daemon=True).start()
+        threading.Thread(target=self._hear, args=(connection, feeds), daemon=True).start()
 
-    def _run(self, feed: "_Feed") -> None:
+    def _send(self, connection: socket.socket, feed: "_Feed", lock: threading.Lock) -> None:
         try:
-            feed.run()
+            for head, content in feed.messages():
+                with lock:
+                    connection.sendall(head)
+                    connection.sendall(content)
         except (StorageError, OSError) as error:
-            self._fail(error)
+            self.failure = self.failure or error
+            self.end()
 
-    def _hear(self, connection: socket.socket) -> None:
+    def _hear(self, connection: socket.socket, feeds: Mapping[int, "_Feed"]) -> None:
         with suppress(OSError):
-            while len(message := receive_all(connection, BLOCK.size)) == BLOCK.size:
-                if message == COMPLETE:
-                    self.complete_s = self._clock.monotonic_s() - self._began_s
-                    break
-                if message == BEGIN:
-                    for feed in self._feeds.values():
-                        feed.begin()
-                    continue
+            while (message := receive_all(connection, BLOCK.size)) not in (b"", COMPLETE):
                 process, _, address = BLOCK.unpack(message)
-                if len(self.waits) < _LONGEST_ORDER:
+                if message != BEGIN and len(self.waits) < _LONGEST_ORDER:
                     self.waits.append((process, address))
-                if (feed := self._feeds.get(process)) is not None:
-                    feed.want(address)
-        self.end()
-
-    def _fail(self, error: Exception) -> None:
-        if self.complete_s is None and self.failure is None and not self._ended.is_set():
-            self.failure = error
+                for feed in feeds.values() if message == BEGIN else filter(None, [feeds.get(process)]):
+                    feed.wanted.put(None if message == BEGIN else feed.block(address))
+            if message == COMPLETE:
+                self.complete_s, self.failure = self._clock.monotonic_s() - self._began_s, None
+        for feed in feeds.values():
+            feed.wanted.put(None)
         self.end()
 
     def end(self) -> None:
         """Send no more. If memory is missing, the page server's watchdog kills the container."""
         self._ended.set()
-        for feed in self._feeds.values():
-            feed.end()
         if self._connection is not None:
             with suppress(OSError):
                 self._connection.shutdown(socket.SHUT_RDWR)
@@ -132,83 +124,41 @@ class LazyMemory:
 
 
 class _Feed:
-    """What one process still needs. A thread runs it, others say what to send first."""
+    """What one process still needs."""
 
-    def __init__(self, archive: FolderArchive, plan: LazyPlan, connection: socket.socket, lock: threading.Lock) -> None:
-        self.process = plan.process
-        self._part, self._lazy = PREFIX + plan.pages, plan.lazy
-        self._archive, self._connection, self._lock = archive, connection, lock
+    def __init__(self, archive: FolderArchive, plan: LazyPlan) -> None:
+        self._archive, self._plan, self._part = archive, plan, PREFIX + plan.pages
         self._starts = _block_starts(archive, self._part)
-        self._is_open = [True] * (len(self._starts) - 1)
-        self._wanted: deque[int] = deque()
-        before = [self._block(address) for process, address in _order(archive) if process == plan.process]
+        self._is_open = [bool(_pieces(plan.lazy, *each)) for each in itertools.pairwise(self._starts)]
+        before = [self.block(address) for process, address in _order(archive) if process == plan.process]
         self._rest = itertools.chain((one for one in before if one is not None), range(len(self._is_open)))
-        self._changed = threading.Condition()
-        self._is_begun = self._is_ended = False
+        self.wanted: SimpleQueue[int | None] = SimpleQueue()
+        """The blocks to send next. After None all can be sent."""
 
-    def begin(self) -> None:
-        """Send everything from now on."""
-        with self._changed:
-            self._is_begun = True
-            self._changed.notify()
+    def messages(self) -> Iterator[tuple[bytes, memoryview]]:
+        """Yield the head and the content of all that is to be sent, each once."""
+        for batch in self._batches():
+            numbers = [number for number in dict.fromkeys(batch) if self._is_open[number]]
+            for number, content in zip(numbers, self._archive.read(self._part, numbers), strict=True):
+                self._is_open[number] = False
+                start = self._starts[number]
+                for address, length, offset in _pieces(self._plan.lazy, start, start + len(content)):
+                    piece = memoryview(content)[offset - start : offset - start + length]
+                    yield BLOCK.pack(self._plan.process, length, address), piece
 
-    def end(self) -> None:
-        with self._changed:
-            self._is_ended = True
-            self._changed.notify()
+    def _batches(self) -> Iterator[list[int]]:
+        yield from ([number] for number in iter(self.wanted.get, None))
+        while batch := list(itertools.islice(self._rest, _BATCH)):
+            while not self.wanted.empty():
+                if (number := self.wanted.get()) is not None:
+                    batch.insert(0, number)
+            yield batch
 
-    def want(self, address: int) -> None:
-        """Send the block with this address next."""
-        with self._changed:
-            if (number := self._block(address)) is not None:
-                self._wanted.append(number)
-                self._changed.notify()
-
-    def run(self) -> None:
-        """Send all blocks, each once. Before `begin`, send only what is wanted."""
-        while (early := self._early()) is not None:
-            for number, content in zip(early, self._archive.read(self._part, early), strict=True):
-                self._send(number, content)
-        taken: deque[int] = deque()
-        for content in self._archive.read(self._part, self._numbers(taken)):
-            self._send(taken.popleft(), content)
-
-    def _early(self) -> list[int] | None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._wanted or self._is_begun or self._is_ended)
-            if self._is_begun or self._is_ended:
-                return None
-            return self._open([self._wanted.popleft()])
-
-    def _numbers(self, taken: deque[int]) -> Iterator[int]:
-        while not self._is_ended:
-            number = self._wanted.popleft() if self._wanted else next(self._rest, None)
-            if number is None:
-                return
-            if self._open([number]):
-                taken.append(number)
-                yield number
-
-    def _open(self, numbers: list[int]) -> list[int]:
-        """Return those of these blocks that were not taken before, and take them."""
-        found = [number for number in numbers if self._is_open[number]]
-        for number in found:
-            self._is_open[number] = False
-        return [number for number in found if _pieces(self._lazy, *self._starts[number : number + 2])]
-
-    def _send(self, number: int, content: bytes) -> None:
-        start = self._starts[number]
-        for address, length, offset in _pieces(self._lazy, start, start + len(content)):
-            with self._lock:
-                self._connection.sendall(BLOCK.pack(self.process, length, address))
-                self._connection.sendall(memoryview(content)[offset - start : offset - start + length])
-
-    def _block(self, address: int) -> int | None:
-        at = bisect_right(self._lazy, address, key=lambda run: run[0]) - 1
-        start, length, offset = self._lazy[at] if at >= 0 else (0, 0, 0)
-        if not start <= address < start + length:
-            return None
-        return bisect_right(self._starts, offset + address - start) - 1
+    def block(self, address: int) -> int | None:
+        """Return the number of the block with the page at this address; None if the page does not come later."""
+        at = bisect_right(self._plan.lazy, address, key=lambda run: run[0]) - 1
+        start, length, offset = self._plan.lazy[at] if at >= 0 else (0, 0, 0)
+        return bisect_right(self._starts, offset + address - start) - 1 if start <= address < start + length else None
 
 
 def _plans(archive: FolderArchive) -> dict[int, LazyPlan]:

@@ -96,6 +96,7 @@ def slice_columns(spent: Slice, *, counts: bool = True) -> dict[str, object]:
         "started_s": spent.started_s,
         "start_s": spent.start_s,
         "restore_s": spent.restore_s,
+        "memory_s": spent.memory_s,
         "compute_s": spent.compute_s,
         "save_s": spent.save_s,
     }

@@ -5,31 +5,22 @@ from __future__ import annotations  # the node may have Python 3.9
 import ctypes
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
 
 _COPY, _ZERO, _WAKE = 0xC028AA03, 0xC020AA04, 0x8010AA02
 FAULT, FORK, MOVE, REMOVE, UNMAP = 0x12, 0x13, 0x14, 0x15, 0x16
-MESSAGE_BYTES = 32
+REPORT_BYTES = 32
 _ARGUMENTS = struct.Struct("<QQQ")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Message(NamedTuple):
-    """What the kernel tells: of a `FAULT` its address is `second`, of a `FORK` the child's descriptor is `first`.
+def reports(content: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """Yield what was read from a userfaultfd: the kind of each report, and three numbers.
 
-    `MOVE` has the old address, the new one and the length; `REMOVE` and `UNMAP` have a start and an end.
+    Of a `FAULT` the second number is the address; of a `FORK` the first is the child's descriptor. `MOVE` has the old
+    address, the new one and the length; `REMOVE` and `UNMAP` have a start and an end.
     """
-
-    kind: int
-    first: int
-    second: int
-    third: int
-
-
-def messages(content: bytes) -> Iterator[Message]:
-    """Yield what was read from a userfaultfd."""
-    for at in range(0, len(content), MESSAGE_BYTES):
-        yield Message(content[at], *_ARGUMENTS.unpack_from(content, at + 8))
+    for at in range(0, len(content), REPORT_BYTES):
+        yield (content[at], *_ARGUMENTS.unpack_from(content, at + 8))
 
 
 def copy(descriptor: int, address: int, source: int, length: int) -> tuple[int, int]:

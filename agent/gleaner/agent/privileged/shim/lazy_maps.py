@@ -9,7 +9,6 @@ images/pagemap.proto and images/vma.proto.
 
 from __future__ import annotations  # the node may have Python 3.9
 
-import bisect
 import re
 import struct
 from collections import Counter
@@ -80,12 +79,12 @@ def _plan(process: int, image: bytes, areas: list[Range]) -> LazyPlan:
     head, *runs = messages(image)
     made = [image[:MAGIC_BYTES], _HEAD.pack(len(head)), head]
     plan = LazyPlan(process, f"pages-{number_in(dict(fields(head)).get(1, 0))}.img", b"", [], [])
-    merged, at = _merged(areas), 0
+    at = 0
     for run in runs:
         entry = dict(fields(run))
         flags, (start, length) = number_in(entry.get(4, _PRESENT)), _place(entry)
         if flags & _LAZY and flags & _PRESENT:
-            later = _holds(merged, start, start + length)
+            later = any(first <= start and start + length <= last for first, last in areas)
             entry[4] = _LAZY if later else flags & ~_LAZY
             run = b"".join(field(*one) for one in entry.items())  # noqa: PLW2901
             if later:
@@ -100,20 +99,6 @@ def _plan(process: int, image: bytes, areas: list[Range]) -> LazyPlan:
 
 def _place(entry: Mapping[int, Value]) -> Range:
     return number_in(entry.get(1, 0)), PAGE * number_in(entry.get(5, entry.get(2, 0)))
-
-
-def _merged(areas: list[Range]) -> list[Range]:
-    merged: list[Range] = []
-    for start, end in sorted(areas):
-        if merged and merged[-1][1] == start:
-            start = merged.pop()[0]  # noqa: PLW2901
-        merged.append((start, end))
-    return merged
-
-
-def _holds(areas: list[Range], start: int, end: int) -> bool:
-    at = bisect.bisect_right(areas, (start, _END_OF_ADDRESSES)) - 1
-    return at >= 0 and end <= areas[at][1]
 
 
 def later_ranges(image: bytes) -> list[Range]:

@@ -39,13 +39,13 @@ _PATIENCE_S = 20.0
 _AGAIN_S = 0.0005
 _RESTORED, _NO_PROCESS = 0x52535446, 0xFFFFFFFF
 """What CRIU sends in place of a process's number: all are restored; a process that has ended."""
-_MESSAGES = 64
+_REPORTS = 64
 
 Run = tuple[int, int, int]
 """Missing memory: its start and end in the checkpoint, and how far it has moved since."""
 
 
-class Lost(Exception):
+class MemoryLost(Exception):
     """The memory cannot become complete; one line."""
 
 
@@ -120,11 +120,11 @@ class PageServer:
             self._poller.register(one, select.POLLIN)
 
     def serve(self) -> None:
-        """Return when all memory is there. Raises `Lost`, `OSError`, or what `later_ranges` raises."""
+        """Return when all memory is there. Raises `MemoryLost`, `OSError`, or what `later_ranges` raises."""
         while not (self._is_restored and not any(space.runs for space in self._spaces.values())):
             ready = [one for one, _ in self._poller.poll(0 if self._faults else 1000)]
             if self._guard in ready:
-                raise Lost("the watchdog has ended")
+                raise MemoryLost("the watchdog has ended")
             for one in ready:
                 if one in self._spaces:
                     self._hear(one)
@@ -135,7 +135,7 @@ class PageServer:
             if self._agent.fileno() in ready:
                 self._take_block()
             elif self._is_restored and time.monotonic() - self._heard_s > BLOCK_WITHIN_S:
-                raise Lost("no block has come for too long")
+                raise MemoryLost("no block has come for too long")
         with contextlib.suppress(OSError):
             self._agent.sendall(COMPLETE)
 
@@ -151,7 +151,7 @@ class PageServer:
         content = ipc.receive_all(self._connection, 4)
         number = int.from_bytes(content, "little")
         if len(content) < 4:
-            raise Lost("CRIU has gone")
+            raise MemoryLost("CRIU has gone")
         if number == _RESTORED:
             self._poller.unregister(self._connection)
             self._is_restored, self._heard_s = True, time.monotonic()
@@ -159,7 +159,7 @@ class PageServer:
         elif number != _NO_PROCESS:
             _, descriptor = ipc.receive(self._connection, 1)
             if descriptor is None:
-                raise Lost("CRIU sends no descriptor")
+                raise MemoryLost("CRIU sends no descriptor")
             self._read_maps()
             self._add(descriptor, Space(number, [(one, two, 0) for one, two in self._named.get(number, [])]))
 
@@ -189,17 +189,17 @@ class PageServer:
         is_any = False
         while True:
             try:
-                content = os.read(descriptor, userfault.MESSAGE_BYTES * _MESSAGES)
+                content = os.read(descriptor, userfault.REPORT_BYTES * _REPORTS)
             except BlockingIOError:
                 return is_any
             if not content:
                 return is_any
             is_any = True
-            for message in userfault.messages(content):
-                self._follow(descriptor, message)
+            for report in userfault.reports(content):
+                self._follow(descriptor, *report)
 
-    def _follow(self, descriptor: int, message: userfault.Message) -> None:
-        space, (kind, first, second, third) = self._spaces[descriptor], message
+    def _follow(self, descriptor: int, kind: int, first: int, second: int, third: int) -> None:
+        space = self._spaces[descriptor]
         if kind == userfault.FAULT:
             self._faults.append((descriptor, second - second % PAGE))
         elif kind == userfault.FORK:
@@ -211,7 +211,7 @@ class PageServer:
             space.drop(first, second)
             userfault.wake(descriptor, first, second - first)
         else:
-            raise Lost(f"the kernel reports {kind}, which is not known here")
+            raise MemoryLost(f"the kernel reports {kind}, which is not known here")
 
     def _answer(self, descriptor: int, page: int) -> None:
         """Ask for the page that a process waits for, or give zeros where the checkpoint has nothing."""
@@ -231,7 +231,7 @@ class PageServer:
         elif error == errno.ESRCH:
             self._remove(descriptor)
         elif error:
-            raise Lost(f"no page can be made: {os.strerror(error)}")
+            raise MemoryLost(f"no page can be made: {os.strerror(error)}")
 
     def _wait(self, descriptor: int) -> None:
         """Let the kernel finish what it reports: it takes pages again right after that."""
@@ -243,27 +243,24 @@ class PageServer:
     def _take_block(self) -> None:
         head = ipc.receive_all(self._agent, BLOCK.size)
         if len(head) < BLOCK.size:
-            raise Lost("the agent has gone")
+            raise MemoryLost("the agent has gone")
         process, length, start = BLOCK.unpack(head)
         if not 0 < length <= MOST_BYTES or length % PAGE or start % PAGE:
-            raise Lost(f"the agent sends a block of {length} bytes at {start:#x}")
-        if not any(one <= start and start + length <= two for one, two in self._near(process, start)):
-            raise Lost(f"the agent sends a block at {start:#x}, where none is missing")
+            raise MemoryLost(f"the agent sends a block of {length} bytes at {start:#x}")
+        named = self._named.get(process, [])
+        at = bisect.bisect_right(named, (start, 2**64)) - 1
+        if at < 0 or start + length > named[at][1]:
+            raise MemoryLost(f"the agent sends a block at {start:#x}, where none is missing")
         self._receive(length)
         self._place(process, start, start + length)
         self._heard_s = time.monotonic()
-
-    def _near(self, process: int, start: int) -> list[Range]:
-        named = self._named.get(process, [])
-        at = bisect.bisect_right(named, (start, 2**64))
-        return named[max(0, at - 1) : at]
 
     def _receive(self, length: int) -> None:
         view, count = memoryview(self._buffer), 0
         while count < length:
             more = self._agent.recv_into(view[count:length])
             if not more:
-                raise Lost("the agent has gone in the middle of a block")
+                raise MemoryLost("the agent has gone in the middle of a block")
             count += more
 
     def _place(self, process: int, start: int, end: int) -> None:
@@ -285,7 +282,7 @@ class PageServer:
             elif error == errno.ESRCH:
                 self._remove(descriptor)
             elif error:
-                raise Lost(f"a page cannot be put at {one + by:#x}: {os.strerror(error)}")
+                raise MemoryLost(f"a page cannot be put at {one + by:#x}: {os.strerror(error)}")
 
     def _missing(self, process: int, start: int, end: int) -> tuple[int, Space, Run] | None:
         for descriptor, space in self._spaces.items():

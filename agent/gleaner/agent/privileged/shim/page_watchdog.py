@@ -47,12 +47,14 @@ def is_possible(settings: config.Config) -> bool:
         return False
 
 
-class PageGuard(vdso.Guard):
-    """The images of one restore, of which the page server gets the page maps before CRIU does."""
+class Pages(vdso.Guard):
+    """The page server of one restore, as the restore sees it. It gets the page maps before CRIU does."""
 
-    def __init__(self, maps: socket.socket) -> None:
+    def __init__(self, agents: socket.socket, maps: socket.socket, watchdog: socket.socket) -> None:
         super().__init__()
-        self._maps = maps
+        self.agents = agents
+        """The agent's end of its connection."""
+        self._maps, self._watchdog = maps, watchdog
 
     def note(self, name: str, content: bytes) -> None:
         super().note(name, content)
@@ -62,44 +64,33 @@ class PageGuard(vdso.Guard):
             except OSError as error:
                 raise Broken(f"the page server has gone: {error}") from error
 
-
-class Watched:
-    """The page server of one restore, as the restore sees it. `agents` is the agent's end of its connection."""
-
-    def __init__(self, agents: socket.socket, maps: socket.socket, watchdog: socket.socket) -> None:
-        self.agents = agents
-        self.guard = PageGuard(maps)
-        self._watchdog = watchdog
-
     def arm(self) -> None:
         """Let the watchdog know that the processes are about to run. Raises `Broken` if it does not watch."""
         self._watchdog.settimeout(ipc.PATIENCE_S)
-        try:
+        with contextlib.suppress(OSError):  # it has ended if all memory is there by now
             self._watchdog.sendall(_ARM)
-            is_armed = self._watchdog.recv(1) == _ARMED
-        except OSError:
-            is_armed = False
-        if not is_armed:
-            raise Broken("the page server has ended before the processes run")
+        with contextlib.suppress(OSError):
+            if self._watchdog.recv(1) == _ARMED:
+                return
+        raise Broken("the page server has ended before the processes run")
 
 
 @contextlib.contextmanager
-def serving(state_folder: str, work: str) -> Generator[Watched]:
+def serving(state_folder: str, work: str) -> Generator[Pages]:
     """Start a page server to which CRIU connects in its folder `work`. It outlives this context if it was armed.
 
     `state_folder` is the folder of runc's facts about the container. Call this while this process has one thread.
     """
     with contextlib.ExitStack() as stack:
         criu = stack.enter_context(ipc.listen(os.path.join(work, CRIU_SOCKET)))
-        pairs = [socket.socketpair() for _ in range(3)]
-        (agents, agent), (our_maps, maps), (watchdog, caller) = pairs
+        (agents, agent), (our_maps, maps), (watchdog, caller) = (socket.socketpair() for _ in range(3))
         if os.fork() == 0:
             _become_watchdog(criu, agent, maps, caller, state_folder)
         for one in (criu, agent, maps, caller):
             one.close()
         for one in (agents, our_maps, watchdog):
             stack.enter_context(one)
-        yield Watched(agents, our_maps, watchdog)
+        yield Pages(agents, our_maps, watchdog)
 
 
 def _become_watchdog(
@@ -151,6 +142,8 @@ def watch(server: int, caller: socket.socket, find: Callable[[], dict[str, str]]
             ready = [one for one, _ in poller.poll()]
             if ended in ready:
                 if os.waitstatus_to_exitcode(os.waitpid(server, 0)[1]) == 0:
+                    with contextlib.suppress(OSError):
+                        caller.sendall(_ARMED)
                     return 0
                 break
             if caller.recv(1) == _ARM and (folders := folders or find()):

@@ -177,8 +177,7 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
         with open(os.path.join(own, DESCRIPTORS), "w", encoding="utf-8") as file:
             json.dump(descriptors, file)
         listener = ipc.listen(os.path.join(own, ipc.SERVE_SOCKET))
-        guard = vdso.Guard() if pages is None else pages.guard
-        relay, agents_socket = _make_relay(own, listener, notes=notes, guard=guard)
+        relay, agents_socket = _make_relay(own, listener, notes=notes, guard=pages or vdso.Guard())
         agent.say({"listening": True}, agents_socket.fileno())
         agents_socket.close()
         option_names = ("--bundle", "-b", "--pid-file", "--console-socket", "--no-pivot")
@@ -215,7 +214,7 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
 @contextlib.contextmanager
 def _serving_pages(
     settings: config.Config, call: Call, own: str, agent: ipc.Handshake, *, owner: _Owner, wish: object
-) -> Generator[page_watchdog.Watched | None]:
+) -> Generator[page_watchdog.Pages | None]:
     """Yield a page server if the agent wishes one and the node can have one. Raises `HandshakeFailed` for a user job.
 
     What serves the memory of a job whose checkpoint is sealed would not be what root has saved.

@@ -8,7 +8,7 @@ from alembic import op
 
 from gleaner.control.queue.tables import METADATA
 
-revision = "0049"
+revision = "0050"
 down_revision = None
 branch_labels = None
 depends_on = None

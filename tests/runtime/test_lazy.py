@@ -1,0 +1,216 @@
+"""Jobs that run before their memory is there, on real nodes with real CRIU: every byte that they read is right."""
+
+import itertools
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from tests.runtime.nodes_harness import Node, Work, wait_for
+
+from gleaner.agent.checkpoints.archive import FolderArchive
+from gleaner.agent.checkpoints.interface import Published
+from gleaner.agent.runtime.interface import CannotRestore, ContainerId, ContainerKilled, RuntimeFault
+
+pytestmark = [pytest.mark.nodes, pytest.mark.timeout(600)]
+
+PROBE = """
+import hashlib, mmap, os, random, sys, threading
+PAGES = int(sys.argv[1]) * 256
+private = mmap.mmap(-1, PAGES * 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+shared = mmap.mmap(-1, PAGES * 16)
+changes, lock, rounds = {}, threading.Lock(), 0
+def content(number):
+    return hashlib.sha256(b"%d %d" % (number, changes.get(number, 0))).digest() * 128
+def check(number, memory=private):
+    if memory[number * 4096 : (number + 1) * 4096] != content(number):
+        os.write(1, b"wrong\\n")
+def look(seed):
+    chosen = random.Random(seed)
+    for _ in range(60):
+        number = chosen.randrange(PAGES)
+        with lock:
+            check(number)
+            changes[number] = changes.get(number, 0) + 1
+            private[number * 4096 : (number + 1) * 4096] = content(number)
+def with_threads():
+    threads = [threading.Thread(target=look, args=(f"{rounds} {each}",)) for each in range(4)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+def with_forks():
+    for each in range(2):
+        if (pid := os.fork()) == 0:
+            look(f"{rounds} {each}")
+            os._exit(0)
+        os.waitpid(pid, 0)
+    look(rounds)
+for number in range(PAGES):
+    private[number * 4096 : (number + 1) * 4096] = content(number)
+    if number < PAGES // 256:
+        shared[number * 4096 : (number + 1) * 4096] = content(number)
+kept = [content(number) for number in range(PAGES // 256)]
+step = {"threads": with_threads, "forks": with_forks}.get(sys.argv[2], lambda: look(rounds))
+print("ready")
+while not os.path.exists("/job/stop"):
+    step()
+    if shared[: len(kept) * 4096] != b"".join(kept):
+        print("wrong")
+    rounds += 1
+    print(rounds)
+for number in range(PAGES):
+    check(number)
+print("right")
+"""
+
+
+@pytest.fixture(params=["shim", "criu"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def _lazily(pair: tuple[Node, Node]) -> None:
+    for node in pair:
+        inner(node).restores_lazily = True
+
+
+def inner(node: Node) -> Any:
+    """Return the runtime itself, without what lets it be called from outside of its node."""
+    found = node.runtime._inner
+    return getattr(found, "_runtime", found)
+
+
+def memory_of(node: Node, container: ContainerId) -> Any:
+    """Return the agent's side of a container's memory that comes later."""
+    return inner(node)._memory[container]
+
+
+class Slowly:
+    """An archive that waits before it gives a block of pages with this number, in the order of reading."""
+
+    def __init__(self, archive: FolderArchive, number: int) -> None:
+        self._archive, self._number = archive, number
+        self._count = itertools.count()
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def read(self, name: str, numbers: Iterable[int] | None = None) -> Iterator[bytes]:
+        for content in self._archive.read(name, numbers):
+            if "pages-" in name and next(self._count) == self._number:
+                self.reached.set()
+                assert self.opened.wait(120)
+            yield content
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._archive, name)
+
+
+def saved_probe(node: Node, work: Work, mib: int, does: str) -> Published:
+    container = work.start(node, PROBE, str(mib), does, memory_mib=mib + 100)
+    work.until("3")
+    saved = work.save(node, container)
+    work.end(node, container)
+    return saved
+
+
+def goes_right_to_its_end(node: Node, work: Work, container: ContainerId) -> None:
+    work.until(str(int(work.lines[-1]) + 3))
+    (work.folder(node) / "stop").touch()
+    assert node.runtime.wait(container).exit_code == 0
+    work.read_to_end()
+    assert work.lines[-1] == "right"
+    assert "wrong" not in work.lines
+
+
+@pytest.mark.parametrize("does", ["computes", "threads", "forks"])
+def test_a_job_that_is_saved_and_restored_in_turn_computes_rightly(
+    pair: tuple[Node, Node], work: Work, does: str
+) -> None:
+    here, there = pair
+    saved = saved_probe(here, work, 64, does)
+    for _ in range(3):
+        here, there = there, here
+        container = work.restore(here, saved, PROBE, "64", does, memory_mib=164)
+        work.until(str(int(work.lines[-1]) + 2))
+        saved = work.save(here, container)
+        assert memory_of(here, container).complete_s is not None
+        work.end(here, container)
+    container = work.restore(there, saved, PROBE, "64", does, memory_mib=164)
+    goes_right_to_its_end(there, work, container)
+
+
+def pages_processes(node: Node) -> dict[str, str]:
+    """Return the pids, in the node, of a restore's page server and watchdog, by these names."""
+    lines = [line.split(None, 2) for line in node.run("ps", "-eo", "pid,ppid,args", "-ww").splitlines()]
+    ours = {pid: parent for pid, parent, words in lines if "gleaner-runc" in words and " create " in words}
+    server = next((pid for pid, parent in ours.items() if parent in ours and pid not in ours.values()), "")
+    return {"server": server, "watchdog": ours.get(server, "")}
+
+
+class Broken:
+    """A restore of which something is killed before its block of this number is sent."""
+
+    def __init__(self, node: Node, work: Work, saved: Published, number: int) -> None:
+        self.node, self.work = node, work
+        self.archive = Slowly(work.storage.open(saved.key, saved.digest), number)
+        self.container: ContainerId | None = None
+        self._thread = threading.Thread(target=self._restore, daemon=True)
+        self._thread.start()
+        wait_for(lambda: self.archive.reached.is_set() or not self._thread.is_alive(), "the block is reached")
+
+    def _restore(self) -> None:
+        spec = self.work.spec(PROBE, "64", "computes", memory_mib=164)
+        with suppress(CannotRestore, RuntimeFault):
+            self.container = self.node.runtime.restore(spec, self.archive)
+
+    def kill(self, *names: str) -> None:
+        pids = pages_processes(self.node)
+        for name in names:
+            if name == "agent":
+                for memory in list(inner(self.node)._memory.values()):
+                    memory.end()
+            elif name == "server stops":
+                self.node.run("kill", "-STOP", pids["server"], check=False)
+            else:
+                self.node.run("kill", "-KILL", pids[name], check=False)
+
+    def end(self) -> list[str]:
+        """Let the job end; what it has printed."""
+        self.archive.opened.set()
+        self._thread.join(120)
+        assert not self._thread.is_alive(), "the restore hangs"
+        if self.container is None:
+            return []
+        self.work.lines.clear()
+        (self.work.folder(self.node) / "stop").touch()
+        self.work._read(self.node, self.container)
+        with suppress(ContainerKilled):
+            self.node.runtime.wait(self.container)
+        self.work.read_to_end()
+        self.node.runtime.remove(self.container)
+        (self.work.folder(self.node) / "stop").unlink()
+        return self.work.lines
+
+
+def test_whatever_is_killed_while_memory_comes_no_byte_is_wrong(pair: tuple[Node, Node], work: Work) -> None:
+    here, there = pair
+    saved = saved_probe(here, work, 64, "computes")
+    ends = []
+    for number in range(30):
+        broken = Broken(there, work, saved, 2 + 4 * number)
+        broken.kill(("server", "watchdog", "agent")[number % 3])
+        lines = broken.end()
+        ends.append(lines[-1:] == ["right"])
+        assert "wrong" not in lines, number
+        assert there.containers() == []
+    assert not all(ends), "nothing was killed in time"
+    goes_right_to_its_end(there, work, work.restore(there, saved, PROBE, "64", "computes", memory_mib=164))
+
+
+def test_without_its_watchdog_a_job_would_compute_with_zeros(pair: tuple[Node, Node], work: Work) -> None:
+    here, there = pair
+    saved = saved_probe(here, work, 64, "computes")
+    broken = Broken(there, work, saved, 20)
+    wait_for(lambda: broken.container is not None, "the job runs")
+    broken.kill("server stops", "watchdog", "server")
+    assert "wrong" in broken.end()
