@@ -48,7 +48,7 @@ class LazyMemory:
         self._clock = SystemClock()
         self._began_s = 0.0
         self.waits: Waits = []
-        """What the processes have waited for, in order."""
+        """The pages that processes have waited for, in order."""
         self.complete_s: float | None = None
         """For how long the memory has come; None if not all is there."""
         self.failure: Exception | None = None
@@ -124,7 +124,7 @@ class LazyMemory:
 
 
 class _Feed:
-    """What one process still needs."""
+    """The memory that one process still needs."""
 
     def __init__(self, archive: FolderArchive, plan: LazyPlan) -> None:
         self._archive, self._plan, self._part = archive, plan, PREFIX + plan.pages

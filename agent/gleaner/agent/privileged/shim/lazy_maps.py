@@ -35,7 +35,7 @@ Range = tuple[int, int]
 
 
 class LazyPlan(NamedTuple):
-    """How one process's memory is restored."""
+    """The way in which one process's memory is restored."""
 
     process: int
     pages: str
@@ -43,9 +43,9 @@ class LazyPlan(NamedTuple):
     pagemap: bytes
     """Its page map as CRIU is to get it."""
     eager: list[tuple[int, int, int]]
-    """What CRIU gets of the image of pages: address, length, and offset in that image, in order."""
+    """The pages that CRIU gets: address, length, and offset in the image of pages, in order."""
     lazy: list[tuple[int, int, int]]
-    """What comes later."""
+    """The pages that come later."""
 
 
 def plans(mappings: Mapping[int, bytes], pagemaps: Mapping[int, bytes]) -> dict[int, LazyPlan]:

@@ -38,7 +38,7 @@ BLOCK_WITHIN_S = 60.0
 _PATIENCE_S = 20.0
 _AGAIN_S = 0.0005
 _RESTORED, _NO_PROCESS = 0x52535446, 0xFFFFFFFF
-"""What CRIU sends in place of a process's number: all are restored; a process that has ended."""
+"""Numbers that CRIU sends in place of a process's: all are restored; a process that has ended."""
 _REPORTS = 64
 
 Run = tuple[int, int, int]
@@ -136,6 +136,8 @@ class PageServer:
                 self._take_block()
             elif self._is_restored and time.monotonic() - self._heard_s > BLOCK_WITHIN_S:
                 raise MemoryLost("no block has come for too long")
+        for descriptor in list(self._spaces):
+            self._remove(descriptor)
         with contextlib.suppress(OSError):
             self._agent.sendall(COMPLETE)
 
@@ -177,7 +179,7 @@ class PageServer:
         self._poller.register(descriptor, select.POLLIN)
 
     def _remove(self, descriptor: int) -> None:
-        """Forget a process that has ended."""
+        """Forget a process that has ended, or has all its memory."""
         self._poller.unregister(descriptor)
         del self._spaces[descriptor]
         os.close(descriptor)
