@@ -18,7 +18,7 @@ from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.shim import page_watchdog, transfer
 from gleaner.agent.privileged.shim.criu_messages import NotUnderstood, field
 from gleaner.agent.privileged.shim.lazy_maps import PAGE, later_ranges, plans
-from gleaner.agent.privileged.shim.page_server import BLOCK, MOST_BYTES, Space
+from gleaner.agent.privileged.shim.page_server import BLOCK, MOST_BYTES
 from gleaner.agent.system.ipc import Handshake, HandshakeFailed
 
 LOOK = """
@@ -191,16 +191,6 @@ def test_older_kernels_restore_as_before(monkeypatch: pytest.MonkeyPatch, releas
     assert page_watchdog.is_possible(Config(4200, criu="/bin/true"))
     assert not page_watchdog.is_possible(Config(4200, criu="/bin/false"))
     assert not page_watchdog.is_possible(Config(4200, criu="/nowhere"))
-
-
-def test_what_has_moved_and_gone_is_known() -> None:
-    space = Space(PROCESS, [(0, 100, 0), (200, 300, 0)])
-    space.move(50, 1000, 200)
-    assert space.runs == [(0, 50, 0), (50, 100, 950), (200, 250, 950), (250, 300, 0)]
-    assert [space.find(at) for at in (49, 50, 1000, 1150, 1200, 250)] == [49, None, 50, 200, None, 250]
-    assert space.drop(1010, 1020) == [(60, 70, 950)]
-    assert space.cut(40, 65) == [(40, 50, 0), (50, 60, 950)]
-    assert space.runs == [(0, 40, 0), (70, 100, 950), (200, 250, 950), (250, 300, 0)]
 
 
 @pytest.mark.parametrize(
