@@ -126,9 +126,9 @@ class ContainerRuntime(Runtime):
             raise CannotRestore(NOT_OURS)
         if (handshakes := self._handshakes) is None:
             raise CannotRestore("the engine lacks Gleaner's runtime, without which nothing is restored")
-        if self.restores_lazily and (memory := LazyMemory(archive)).is_useful:
+        if self.restores_lazily:
             try:
-                return self._restore(spec, archive, handshakes, memory)
+                return self._restore(spec, archive, handshakes, LazyMemory(archive))
             except CannotRestore as error:
                 log.warning("it is restored again, with all its memory first", reason=str(error))
         return self._restore(spec, archive, handshakes, None)

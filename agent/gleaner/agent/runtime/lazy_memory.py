@@ -10,6 +10,7 @@ import json
 import socket
 import struct
 import threading
+import time
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +18,6 @@ from queue import SimpleQueue
 
 from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.interface import StorageError
-from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.privileged.shim.criu_messages import NotUnderstood
 from gleaner.agent.privileged.shim.lazy_maps import LazyPlan, plans
 from gleaner.agent.privileged.shim.page_server import BEGIN, BLOCK, BLOCK_WITHIN_S, COMPLETE
@@ -45,7 +45,6 @@ class LazyMemory:
         self._by_image |= {plan.pages: plan for plan in self._plans.values()}
         self._ended = threading.Event()
         self._connection: socket.socket | None = None
-        self._clock = SystemClock()
         self._began_s = 0.0
         self.waits: Waits = []
         """The pages that processes have waited for, in order."""
@@ -53,11 +52,6 @@ class LazyMemory:
         """For how long the memory has come; None if not all is there."""
         self.failure: Exception | None = None
         """Why the rest of the memory does not come."""
-
-    @property
-    def is_useful(self) -> bool:
-        """True if there is any memory that can come later."""
-        return any(plan.lazy for plan in self._plans.values())
 
     def chunks(self, image: str) -> Iterator[bytes]:
         """Yield the content of an image as CRIU is to get it."""
@@ -77,7 +71,7 @@ class LazyMemory:
 
     def begin(self, connection: socket.socket) -> None:
         """Begin to answer the page server at this connection."""
-        self._connection, self._began_s = connection, self._clock.monotonic_s()
+        self._connection, self._began_s = connection, time.monotonic()
         feeds = {plan.process: _Feed(self._archive, plan) for plan in self._plans.values() if plan.lazy}
         lock = threading.Lock()
         for feed in feeds.values():
@@ -103,7 +97,7 @@ class LazyMemory:
                 for feed in feeds.values() if message == BEGIN else filter(None, [feeds.get(process)]):
                     feed.wanted.put(None if message == BEGIN else feed.block(address))
             if message == COMPLETE:
-                self.complete_s, self.failure = self._clock.monotonic_s() - self._began_s, None
+                self.complete_s, self.failure = time.monotonic() - self._began_s, None
         for feed in feeds.values():
             feed.wanted.put(None)
         self.end()

@@ -14,7 +14,6 @@ import bisect
 import contextlib
 import ctypes
 import errno
-import mmap
 import os
 import select
 import socket
@@ -104,8 +103,6 @@ class PageServer:
 
     def __init__(self, criu: socket.socket, agent: socket.socket, maps: socket.socket, guard: int) -> None:
         self._agent, self._maps = agent, maps
-        self._buffer = mmap.mmap(-1, MOST_BYTES)
-        self._source = ctypes.addressof(ctypes.c_char.from_buffer(self._buffer))
         self._named: dict[int, list[Range]] = {}
         self._spaces: dict[int, Space] = {}
         self._faults: deque[tuple[int, int]] = deque()
@@ -186,19 +183,12 @@ class PageServer:
 
     # ── the kernel ──
 
-    def _hear(self, descriptor: int) -> bool:
-        """Follow all that a process has done, and note what it waits for. Return False if there was nothing."""
-        is_any = False
-        while True:
-            try:
-                content = os.read(descriptor, userfault.REPORT_BYTES * _REPORTS)
-            except BlockingIOError:
-                return is_any
-            if not content:
-                return is_any
-            is_any = True
-            for report in userfault.reports(content):
-                self._follow(descriptor, *report)
+    def _hear(self, descriptor: int) -> None:
+        """Follow all that a process has done, and note what it waits for."""
+        with contextlib.suppress(BlockingIOError):
+            while content := os.read(descriptor, userfault.REPORT_BYTES * _REPORTS):
+                for report in userfault.reports(content):
+                    self._follow(descriptor, *report)
 
     def _follow(self, descriptor: int, kind: int, first: int, second: int, third: int) -> None:
         space = self._spaces[descriptor]
@@ -236,9 +226,9 @@ class PageServer:
             raise MemoryLost(f"no page can be made: {os.strerror(error)}")
 
     def _wait(self, descriptor: int) -> None:
-        """Let the kernel finish what it reports: it takes pages again right after that."""
-        if not self._hear(descriptor):
-            time.sleep(_AGAIN_S)
+        """Follow what the kernel reports. It takes pages again right after that."""
+        self._hear(descriptor)
+        time.sleep(_AGAIN_S)
 
     # ── the agent ──
 
@@ -253,25 +243,19 @@ class PageServer:
         at = bisect.bisect_right(named, (start, 2**64)) - 1
         if at < 0 or start + length > named[at][1]:
             raise MemoryLost(f"the agent sends a block at {start:#x}, where none is missing")
-        self._receive(length)
-        self._place(process, start, start + length)
+        content = ipc.receive_all(self._agent, length)
+        if len(content) < length:
+            raise MemoryLost("the agent has gone in the middle of a block")
+        self._place(process, start, content)
         self._heard_s = time.monotonic()
 
-    def _receive(self, length: int) -> None:
-        view, count = memoryview(self._buffer), 0
-        while count < length:
-            more = self._agent.recv_into(view[count:length])
-            if not more:
-                raise MemoryLost("the agent has gone in the middle of a block")
-            count += more
-
-    def _place(self, process: int, start: int, end: int) -> None:
-        """Put what is in the buffer where it is missing, in each process that has come from this one."""
-        whole = True
-        while found := self._missing(process, start, end):
+    def _place(self, process: int, start: int, content: bytes) -> None:
+        """Put a block where it is missing, in each process that has come from this one."""
+        source, whole = ctypes.cast(content, ctypes.c_void_p).value or 0, True
+        while found := self._missing(process, start, start + len(content)):
             descriptor, space, (one, two, by) = found
             length = two - one if whole else PAGE
-            copied, error = userfault.copy(descriptor, one + by, self._source + one - start, length)
+            copied, error = userfault.copy(descriptor, one + by, source + one - start, length)
             if copied:
                 space.cut(one, one + copied)
             if error == errno.EEXIST:

@@ -122,7 +122,7 @@ def _be_server(criu: socket.socket, agent: socket.socket, maps: socket.socket, o
         PageServer(criu, agent, maps, own).serve()
         status = 0
     finally:
-        if status and select.select([own], [], [], 0)[0]:
+        if status:  # the watchdog does the same, unless it has ended
             end_container(processes.cgroups_made_by_runc(state_folder))
         os._exit(status)
 
@@ -158,38 +158,26 @@ def watch(server: int, caller: socket.socket, find: Callable[[], dict[str, str]]
 
 def end_container(folders: dict[str, str]) -> None:
     """Kill a container's processes until none is left. What cannot be read counts as one that is left."""
-    while folders:
+    while folder := folders.get("freezer") or folders.get(""):
+        with contextlib.suppress(OSError), open(os.path.join(folder, "cgroup.kill"), "w", encoding="ascii") as order:
+            order.write("1")
         with contextlib.suppress(Exception):
-            _kill(folders)
-            if _is_dead(folders.get("freezer") or folders.get("") or next(iter(folders.values()))):
+            freezing.end(folders)
+            if _is_dead(folder):
                 return
         time.sleep(_AGAIN_S)
 
 
-def _kill(folders: dict[str, str]) -> None:
-    with contextlib.suppress(OSError), open(f"{folders.get('', '')}/cgroup.kill", "w", encoding="ascii") as order:
-        order.write("1")
-    freezing.end(folders)
-
-
 def _is_dead(folder: str) -> bool:
+    """Return True for a cgroup without processes, and for one that is gone while a cgroup above it is there."""
     try:
         with open(os.path.join(folder, "cgroup.procs"), encoding="ascii") as file:
             return not file.read()
-    except OSError:
-        return _is_removed(folder)
-
-
-def _is_removed(folder: str) -> bool:
-    """Return True if the nearest folder above that is still there is a cgroup that can be read, without this one."""
-    above, name = os.path.split(folder)
-    try:
-        names = os.listdir(above)
     except FileNotFoundError:
-        return above != folder and _is_removed(above)
-    except OSError:
-        return False
-    return "cgroup.procs" in names and name not in names
+        above = os.path.dirname(folder)
+        if above == folder or os.path.exists(folder):
+            return False
+        return os.path.exists(os.path.join(above, "cgroup.procs")) or (not os.path.exists(above) and _is_dead(above))
 
 
 def _set_oom_score(score: int) -> None:
@@ -203,7 +191,6 @@ def _keep_open(kept: set[int]) -> None:
     nothing = os.open("/dev/null", os.O_RDWR)
     for standard in range(3):
         os.dup2(nothing, standard)
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) not in kept:
-            with contextlib.suppress(OSError):
-                os.close(int(name))
+    for number in {*map(int, os.listdir("/proc/self/fd"))} - kept - {0, 1, 2}:
+        with contextlib.suppress(OSError):
+            os.close(number)

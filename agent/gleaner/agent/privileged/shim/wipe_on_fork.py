@@ -45,12 +45,8 @@ def areas(smaps: str) -> set[tuple[int, int]]:
     for line in smaps.splitlines():
         if matched := _AREA.match(line):
             area = int(matched["start"], 16), int(matched["end"], 16)
-        elif line.startswith("VmFlags:"):
-            flags = line.split()
-            if "um" in flags:
-                raise ValueError("memory is missing that a userfaultfd serves")
-            if "wf" in flags:
-                found.add(area)
+        elif line.startswith("VmFlags:") and "wf" in line.split():
+            found.add(area)
     return found
 
 
