@@ -90,7 +90,7 @@ class LazyMemory:
 
     def _hear(self, connection: socket.socket, feeds: Mapping[int, "_Feed"]) -> None:
         with suppress(OSError):
-            while (message := receive_all(connection, BLOCK.size)) not in (b"", COMPLETE):
+            while len(message := receive_all(connection, BLOCK.size)) == BLOCK.size and message != COMPLETE:
                 process, _, address = BLOCK.unpack(message)
                 if message != BEGIN and len(self.waits) < _LONGEST_ORDER:
                     self.waits.append((process, address))
