@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import uuid
 from collections.abc import Iterator
@@ -83,7 +84,21 @@ def pagemap(*runs: tuple[int, int, int]) -> bytes:
     return image(field(1, 1), *entries)
 
 
+LOOK = """
+print("runs", flush=True)
+for number in range(PAGES):
+    check([number])
+print("right", flush=True)
+input()
+"""
 START = 0x500000000000
+STACK, OWN = 2, 1 | 1 << 9
+"""Bits of a mapping's status: a stack; private memory that no file is behind."""
+
+
+def mapping(start: int, count: int, flags: int, status: int, advice: int = 0) -> bytes:
+    places = {1: start, 2: start + count * PAGE, 6: flags, 7: status, 9: advice}
+    return field(14, b"".join(field(*one) for one in places.items()))
 
 
 def content_of(number: int) -> bytes:
@@ -177,9 +192,10 @@ def _children(pid: int) -> list[int]:
 
 
 @contextmanager
-def restored(place: Path, program: str) -> Iterator[Restored]:
-    made = Restored(place, program)
-    try:
-        yield made
-    finally:
-        made.end()
+def restored(program: str) -> Iterator[Restored]:
+    with tempfile.TemporaryDirectory() as folder:  # a socket's path has an end
+        made = Restored(Path(folder), program)
+        try:
+            yield made
+        finally:
+            made.end()

@@ -2,15 +2,23 @@
 
 import json
 import random
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-from tests.privileged.pages_harness import PAGES, PROCESS, START, content_of, image, pagemap, restored
+from tests.privileged.pages_harness import (
+    LOOK,
+    OWN,
+    PAGES,
+    PROCESS,
+    STACK,
+    START,
+    content_of,
+    image,
+    mapping,
+    pagemap,
+    restored,
+)  # fmt: skip
 from tests.privileged.root import only_root
-from tests.privileged.test_page_server import LOOK, OWN, mapping
-from tests.privileged.waiting import wait_until
 
 from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
@@ -24,19 +32,13 @@ EAGER = 3
 """So many pages of a stack come before the others."""
 
 
-@pytest.fixture
-def place() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as folder:  # a socket's path has an end
-        yield Path(folder)
-
-
 def saved(folder: Path, *, order: Sequence[int] = ()) -> FolderArchive:
     """Return a checkpoint of the process of the harness, with some pages that come first."""
     storage = FolderStorage(folder)
     storage.prepare()
     stack = START // 2
     images = {
-        f"mm-{PROCESS}.img": image(mapping(stack, EAGER, 0x22, OWN | 2) + mapping(START, PAGES, 0x22, OWN)),
+        f"mm-{PROCESS}.img": image(mapping(stack, EAGER, 0x22, OWN | STACK) + mapping(START, PAGES, 0x22, OWN)),
         f"pagemap-{PROCESS}.img": pagemap((stack, EAGER, 6), (START, PAGES, 6)),
         "pages-1.img": b"s" * EAGER * PAGE + b"".join(map(content_of, range(PAGES))),
     }
@@ -55,20 +57,6 @@ def test_criu_gets_the_whole_memory_if_the_node_cannot_have_it_later(tmp_path: P
     for name in archive.parts:
         assert b"".join(memory.chunks(name.removeprefix(PREFIX))) == b"".join(archive.read(name))
     assert memory.wait()
-
-
-@only_root
-def test_the_whole_memory_comes_and_what_was_waited_for_is_known(place: Path, tmp_path: Path) -> None:
-    with restored(place, LOOK) as job:
-        memory = LazyMemory(saved(tmp_path))
-        memory.begin(job.agent)
-        assert b"".join(memory.chunks("pages-1.img")) == b"s" * EAGER * PAGE
-        job.go_on()
-        assert (job.read(), job.read()) == ("runs", "right")
-        assert memory.wait()
-        assert memory.complete_s is not None
-        assert all(process == PROCESS and START <= page < START + PAGES * PAGE for process, page in memory.waits)
-        wait_until(lambda: not Path(f"/proc/{job.watchdog}").exists(), "the watchdog ends when all is there")
 
 
 def test_what_was_waited_for_the_last_time_comes_first(tmp_path: Path) -> None:
@@ -91,10 +79,10 @@ def _flip(folder: Path) -> None:
 
 
 @only_root
-def test_a_process_whose_block_has_rotted_is_killed_before_it_reads_it(place: Path, tmp_path: Path) -> None:
+def test_a_process_whose_block_has_rotted_is_killed_before_it_reads_it(tmp_path: Path) -> None:
     archive = saved(tmp_path)
     _flip(tmp_path)
-    with restored(place, LOOK) as job:
+    with restored(LOOK) as job:
         memory = LazyMemory(archive)
         memory.begin(job.agent)
         job.go_on()
