@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +15,8 @@ from gleaner.agent.runtime.interface import CannotRestore, ContainerId, Containe
 
 pytestmark = [pytest.mark.nodes, pytest.mark.timeout(600)]
 
+RUNS_FROM = 60
+"""The number of a block from which on all is killed when the job runs; before it, also while CRIU restores."""
 PROBE = """
 import hashlib, mmap, os, random, sys, threading
 PAGES = int(sys.argv[1]) * 256
@@ -120,7 +122,7 @@ def test_a_job_that_is_saved_and_restored_in_turn_computes_rightly(
         container = work.restore(here, saved, PROBE, "64", does, memory_mib=164)
         work.until(str(int(work.lines[-1]) + 2))
         saved = work.save(here, container)
-        assert here.runtime.memory_s(container) > 0
+        assert does == "forks" or here.runtime.memory_s(container) > 0
         work.end(here, container)
     container = work.restore(there, saved, PROBE, "64", does, memory_mib=164)
     goes_right_to_its_end(there, work, container)
@@ -145,6 +147,8 @@ def lines_of_killed(node: Node, work: Work, saved: Published, number: int, name:
     with ThreadPoolExecutor(1) as one:
         restoring = one.submit(node.runtime.restore, work.spec(PROBE, "64", "computes", memory_mib=164), archive)
         assert archive.reached.wait(120)
+        if number > RUNS_FROM:
+            wait([restoring], 120)
         kill(node, name)
         archive.opened.set()
         try:
@@ -163,10 +167,8 @@ def lines_of_killed(node: Node, work: Work, saved: Published, number: int, name:
 def test_whatever_is_killed_while_memory_comes_no_byte_is_wrong(pair: tuple[Node, Node], work: Work) -> None:
     here, there = pair
     saved = saved_probe(here, work, 64, "computes")
-    are_killed = []
-    for number in range(30):
-        lines = lines_of_killed(there, work, saved, 2 + 4 * number, ("server", "watchdog", "agent")[number % 3])
+    for number in range(2, 122, 4):
+        lines = lines_of_killed(there, work, saved, number, ("server", "watchdog", "agent")[number // 4 % 3])
         assert "wrong" not in lines, number
-        are_killed.append("right" not in lines)
-    assert any(are_killed)
+        assert number <= RUNS_FROM or "right" not in lines, number
     goes_right_to_its_end(there, work, work.restore(there, saved, PROBE, "64", "computes", memory_mib=164))

@@ -32,7 +32,7 @@ EAGER = 3
 """So many pages of a stack come before the others."""
 
 
-def saved(folder: Path, *, order: Sequence[int] = ()) -> FolderArchive:
+def saved(folder: Path, *others: str, order: Sequence[int] = ()) -> FolderArchive:
     """Return a checkpoint of the process of the harness, with some pages that come first."""
     storage = FolderStorage(folder)
     storage.prepare()
@@ -43,7 +43,7 @@ def saved(folder: Path, *, order: Sequence[int] = ()) -> FolderArchive:
         "pages-1.img": b"s" * EAGER * PAGE + b"".join(map(content_of, range(PAGES))),
     }
     with storage.draft("jobs/1/x") as draft:
-        for name, content in images.items():
+        for name, content in {**images, **dict.fromkeys(others, b"")}.items():
             draft.add(PREFIX + name, [content])
         if order:
             draft.add(ORDER_PART, [json.dumps([(PROCESS, START + page * PAGE) for page in order]).encode()])
@@ -59,10 +59,15 @@ def test_criu_gets_the_whole_memory_if_the_node_cannot_have_it_later(tmp_path: P
     assert memory.wait()
 
 
+def test_a_job_with_a_namespace_of_users_gets_all_its_memory_first(tmp_path: Path) -> None:
+    """Root does not hear of its forks."""
+    assert LazyMemory(saved(tmp_path, "userns-9.img")).plans == {}
+
+
 def test_what_was_waited_for_the_last_time_comes_first(tmp_path: Path) -> None:
     pages = random.Random(7).sample(range(PAGES), 20)
     archive = saved(tmp_path, order=[*pages, PAGES + 7])
-    feed = _Feed(archive, LazyMemory(archive)._plans[PROCESS])
+    feed = _Feed(archive, LazyMemory(archive).plans[PROCESS])
     feed.wanted.put(None)
     sent = [(BLOCK.unpack(head)[2] - START, len(content)) for head, content in feed.messages()]
     found = [next(number for number, (at, size) in enumerate(sent) if 0 <= page * PAGE - at < size) for page in pages]

@@ -126,9 +126,9 @@ class ContainerRuntime(Runtime):
             raise CannotRestore(NOT_OURS)
         if (handshakes := self._handshakes) is None:
             raise CannotRestore("the engine lacks Gleaner's runtime, without which nothing is restored")
-        if self.restores_lazily:
+        if self.restores_lazily and (memory := LazyMemory(archive)).plans:
             try:
-                return self._restore(spec, archive, handshakes, LazyMemory(archive))
+                return self._restore(spec, archive, handshakes, memory)
             except CannotRestore as error:
                 log.warning("it is restored again, with all its memory first", reason=str(error))
         return self._restore(spec, archive, handshakes, None)

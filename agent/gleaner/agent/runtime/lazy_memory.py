@@ -40,9 +40,10 @@ class LazyMemory:
 
     def __init__(self, archive: FolderArchive) -> None:
         self._archive = archive
-        self._plans = _plans(archive)
-        self._by_image = {f"pagemap-{plan.process}.img": plan for plan in self._plans.values()}
-        self._by_image |= {plan.pages: plan for plan in self._plans.values()}
+        self.plans = _plans(archive)
+        """The plan for each process by its number; none if nothing can come later."""
+        self._by_image = {f"pagemap-{plan.process}.img": plan for plan in self.plans.values()}
+        self._by_image |= {plan.pages: plan for plan in self.plans.values()}
         self._ended = threading.Event()
         self._connection: socket.socket | None = None
         self._began_s = 0.0
@@ -72,7 +73,7 @@ class LazyMemory:
     def begin(self, connection: socket.socket) -> None:
         """Begin to answer the page server at this connection."""
         self._connection, self._began_s = connection, time.monotonic()
-        feeds = {plan.process: _Feed(self._archive, plan) for plan in self._plans.values() if plan.lazy}
+        feeds = {plan.process: _Feed(self._archive, plan) for plan in self.plans.values() if plan.lazy}
         lock = threading.Lock()
         for feed in feeds.values():
             threading.Thread(target=self._send, args=(connection, feed, lock), daemon=True).start()
@@ -165,9 +166,10 @@ def _plans(archive: FolderArchive) -> dict[int, LazyPlan]:
         if kind in images and number.isdecimal():
             images[kind][int(number)] = b"".join(archive.read(name))
     try:
-        return plans(images["mm"], images["pagemap"])
+        found = plans(images["mm"], images["pagemap"])
     except (NotUnderstood, ValueError, struct.error):  # CRIU says better what is wrong with it
         return {}
+    return found if any(plan.lazy for plan in found.values()) else {}
 
 
 def _order(archive: FolderArchive) -> Waits:

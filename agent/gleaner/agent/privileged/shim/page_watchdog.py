@@ -3,7 +3,7 @@
 When the last copy of a userfaultfd closes, a process that waits for a page reads zeros and computes on. So the page
 server and its watchdog share one table of descriptors: none in it closes while either of the two lives. Each kills the
 container when the other has ended too early, and ends only when the container has no process left. Of the two, only
-the watchdog, which has next to no memory, is exempt from the kernel's killing for lack of memory.
+the watchdog, which takes no more memory, is exempt from the kernel's killing for lack of memory.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
