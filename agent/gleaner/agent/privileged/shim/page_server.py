@@ -251,7 +251,7 @@ class PageServer:
 
     def _place(self, process: int, start: int, content: bytes) -> None:
         """Put a block where it is missing, in each process that has come from this one."""
-        source, whole = ctypes.cast(content, ctypes.c_void_p).value or 0, True
+        source, whole = ctypes.cast(ctypes.c_char_p(content), ctypes.c_void_p).value or 0, True
         while found := self._missing(process, start, start + len(content)):
             descriptor, space, (one, two, by) = found
             length = two - one if whole else PAGE
