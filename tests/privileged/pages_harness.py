@@ -34,7 +34,7 @@ for number, *words in ((0xC018AA3F, 0xAA, 0x4E), (0xC020AA00, START, SIZE + 16 *
     assert libc.ioctl(fault, ctypes.c_ulong(number), (ctypes.c_uint64 * 4)(*words)) == 0, ctypes.get_errno()
 criu = socket.socket(socket.AF_UNIX)
 criu.connect(sys.argv[1])
-criu.send(struct.pack("<I", 7))
+criu.send(struct.pack("<iI", -9, 7))  # a process that has ended, and this one
 socket.send_fds(criu, [b"x"], [fault])
 os.close(fault)
 def check(numbers, at=START, zero=False):

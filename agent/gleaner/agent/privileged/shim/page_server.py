@@ -36,8 +36,8 @@ BLOCK_WITHIN_S = 60.0
 """The longest time without a block, while memory is missing."""
 _PATIENCE_S = 20.0
 _AGAIN_S = 0.0005
-_RESTORED, _NO_PROCESS = 0x52535446, 0xFFFFFFFF
-"""Numbers that CRIU sends in place of a process's: all are restored; a process that has ended."""
+_RESTORED, _ENDED = 0x52535446, 1 << 31
+"""A number that CRIU sends when all are restored. From the other one on, it is a process that has ended."""
 _REPORTS = 64
 
 Run = tuple[int, int, int]
@@ -155,7 +155,7 @@ class PageServer:
             self._poller.unregister(self._connection)
             self._is_restored, self._heard_s = True, time.monotonic()
             self._agent.sendall(BEGIN)
-        elif number != _NO_PROCESS:
+        elif number < _ENDED:
             _, descriptor = ipc.receive(self._connection, 1)
             if descriptor is None:
                 raise MemoryLost("CRIU sends no descriptor")

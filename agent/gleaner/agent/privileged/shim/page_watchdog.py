@@ -64,6 +64,11 @@ class Pages(vdso.Guard):
             except OSError as error:
                 raise Broken(f"the page server has gone: {error}") from error
 
+    def watch(self) -> None:
+        """Wait until the watchdog is armed, or all memory is there. Raises `Broken` if the watchdog ends before."""
+        if not self._watchdog.recv(1, socket.MSG_PEEK):
+            raise Broken("the page server has ended before the processes run")
+
     def arm(self) -> None:
         """Let the watchdog know that the processes are about to run. Raises `Broken` if it does not watch."""
         self._watchdog.settimeout(ipc.PATIENCE_S)

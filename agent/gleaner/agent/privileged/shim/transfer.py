@@ -178,6 +178,8 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
             json.dump(descriptors, file)
         listener = ipc.listen(os.path.join(own, ipc.SERVE_SOCKET))
         relay, agents_socket = _make_relay(own, listener, notes=notes, guard=pages or vdso.Guard())
+        if pages is not None:
+            relay.pump(pages.watch)
         agent.say({"listening": True}, agents_socket.fileno())
         agents_socket.close()
         option_names = ("--bundle", "-b", "--pid-file", "--console-socket", "--no-pivot")
