@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from tests.runtime.nodes_harness import Node, Work
+from tests.runtime.nodes_harness import Node, Work, wait_for
 
 from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.interface import Published
@@ -103,7 +103,8 @@ def saved_probe(node: Node, work: Work, mib: int, does: str) -> Published:
 
 
 def goes_right_to_its_end(node: Node, work: Work, container: ContainerId) -> None:
-    work.until(str(int(work.lines[-1]) + 3))
+    count = len(work.lines) + 3
+    wait_for(lambda: len(work.lines) > count, "it computes")
     (work.folder(node) / "stop").touch()
     assert node.runtime.wait(container).exit_code == 0
     work.read_to_end()
@@ -146,7 +147,7 @@ def lines_of_killed(node: Node, work: Work, saved: Published, number: int, name:
     work.lines.clear()
     with ThreadPoolExecutor(1) as one:
         restoring = one.submit(node.runtime.restore, work.spec(PROBE, "64", "computes", memory_mib=164), archive)
-        assert archive.reached.wait(120)
+        wait_for(lambda: archive.reached.is_set() or restoring.done(), "the block is reached")
         if number > RUNS_FROM:
             wait([restoring], 120)
         kill(node, name)
