@@ -145,6 +145,7 @@ def lines_of_killed(node: Node, work: Work, saved: Published, number: int, name:
     """Restore, and kill something before the block of this number is sent; what the job has printed."""
     archive: Any = Slowly(work.storage.open(saved.key, saved.digest), number)
     work.lines.clear()
+    place = work.folder(node)
     with ThreadPoolExecutor(1) as one:
         restoring = one.submit(node.runtime.restore, work.spec(PROBE, "64", "computes", memory_mib=164), archive)
         wait_for(lambda: archive.reached.is_set() or restoring.done(), "the block is reached")
@@ -156,12 +157,12 @@ def lines_of_killed(node: Node, work: Work, saved: Published, number: int, name:
             container = restoring.result()
         except (CannotRestore, RuntimeFault):
             return []
-    (work.folder(node) / "stop").touch()
+    (place / "stop").touch()
     work._read(node, container)
     with suppress(ContainerKilled):
         node.runtime.wait(container)
     work.end(node, container)
-    (work.folder(node) / "stop").unlink()
+    (place / "stop").unlink()
     return work.lines
 
 
