@@ -286,6 +286,9 @@ class PretendedRuntime:
         self._clock.pause(self.remove_takes_s)
         self.left_over.pop(container, None)
 
+    def memory_s(self, container: ContainerId) -> float:
+        return 0.0
+
     def memory_bytes(self, container: ContainerId) -> int | None:
         return self.used_bytes if self._processes[container].catch_up().exited is None else None
 

@@ -20,7 +20,7 @@ from gleaner.control.queue.database import check_schema, connect, migrate, snaps
 from gleaner.control.queue.errors import Invalid, QueueBusy, SchemaMismatch
 from gleaner.control.queue.tables import METADATA
 
-NUMBER = ("0050", "8cab01637e05")
+NUMBER = ("0050", "2f3a9c6d0a6e")
 """The number of the tables (`queue/migrations/versions`), and a digest of them."""
 FROZEN = Path(drains.__file__).parent / "migrations" / "versions"
 BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]

@@ -38,6 +38,8 @@ from gleaner.agent.runtime.interface import LABEL_AGENT, LABEL_END, ContainerId,
 NAMES = os.environ.get("GLEANER_TEST_NODES", " ".join(node_containers.NAMES)).split()
 IMAGE = "gleaner/runtime-test:demo"
 AGENT = "runtime-tests"
+RESTORES_LAZILY = bool(os.environ.get("GLEANER_TEST_LAZILY"))
+"""With this variable, all tests with nodes let restored jobs run before all their memory is there."""
 USER = (4200, 4200)
 """The service account of the nodes' image."""
 
@@ -151,11 +153,18 @@ def _runtime(kind: str, url: str, root: Path) -> Any:
         helper_socket=f"{root}{Config(1).helper_socket}",
     )
     if kind == "criu":
-        return AsAccount(lambda: _SeenFromOutside(RuncRuntime.of_agent(settings), root), USER)
+
+        def of_helper() -> "_SeenFromOutside":
+            runtime = RuncRuntime.of_agent(settings)
+            runtime.restores_lazily = RESTORES_LAZILY
+            return _SeenFromOutside(runtime, root)
+
+        return AsAccount(of_helper, USER)
 
     def shimmed() -> DockerRuntime:
         made = _DockerSeenFromOutside(url)
         made.root = root
+        made.restores_lazily = RESTORES_LAZILY
         vars(made)["_handshakes"] = Path(settings.handshakes)
         return made
 

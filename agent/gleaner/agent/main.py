@@ -101,6 +101,7 @@ def _make_agent(*, name: str, end_s: float, token_file: Path) -> Agent:
         pulled_images=pulled_images,
         images_pull=settings.images_pull,
     )
+    runtime.restores_lazily = settings.lazy_restore == "auto"
     runtime_facts = runtime.facts()
     job = os.environ.get("SLURM_JOB_ID")
     kill_wait_s = settings.kill_wait_s

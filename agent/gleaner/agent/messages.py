@@ -443,6 +443,8 @@ class Slice(Message):
     """From then until the process ran, or until its restore began: inputs and the image are brought in it."""
     restore_s: Duration = 0.0
     """From then until the process ran, of a job that had a checkpoint."""
+    memory_s: Duration = 0.0
+    """From the restore until all memory was there, if that came while the process ran; 0 until it is there."""
     compute_s: Duration = 0.0
     save_s: Duration = 0.0
     """From the order to save until the checkpoint was published; all saves of the attempt together."""

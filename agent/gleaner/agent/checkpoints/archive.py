@@ -2,7 +2,7 @@
 
 import os
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -89,16 +89,17 @@ class FolderArchive:
     def facts(self) -> Mapping[str, object]:
         return self._facts
 
-    def read(self, name: str) -> Iterator[bytes]:
+    def read(self, name: str, numbers: Iterable[int] | None = None) -> Iterator[bytes]:
         """Yield the part's content in chunks, each one verified by its digest first.
 
-        Some chunks are read ahead. Several parts, or one part several times, may be read at once. Raises
-        `ArchiveBroken` at the first chunk that is not as it was written.
+        With `numbers`, yield these blocks instead, one at a time, in this order. Some chunks are read ahead. Several
+        parts, or one part several times, may be read at once. Raises `ArchiveBroken` at the first chunk that is not as
+        it was written.
         """
         part = self._parts.get(name)
         if part is None:
             raise ArchiveBroken(f"{self._key} has no part {name!r}")
-        return self._chunks(part)
+        return self._chunks(part, numbers)
 
     @contextmanager
     def folder(self) -> Generator[int]:
@@ -106,13 +107,14 @@ class FolderArchive:
         with open_root(self._root) as root, walk(root, names_of(self._key)) as folder:
             yield folder
 
-    def _chunks(self, part: Part) -> Iterator[bytes]:
+    def _chunks(self, part: Part, numbers: Iterable[int] | None) -> Iterator[bytes]:
         blocks = self.layout.blocks[part.name]
         with ExitStack() as stack:
             try:
                 with translate_errors(self._root):
                     files = self._open_packs(stack, part, {block.pack for block in blocks if block.stored_bytes})
-                yield from self._read_ahead(files, part.name, blocks)
+                batches = _batches(blocks) if numbers is None else ((one, [blocks[one]]) for one in numbers)
+                yield from self._read_ahead(files, part.name, batches)
             except Damaged as error:
                 raise ArchiveBroken(f"{self._key}: part {part.name!r} is not what was saved: {error}") from error
 
@@ -128,13 +130,13 @@ class FolderArchive:
         except (FileNotFoundError, NotADirectoryError) as error:
             raise ArchiveBroken(f"{self._key}: part {part.name!r} is gone") from error
 
-    def _read_ahead(self, files: Mapping[int, int], name: str, blocks: Blocks) -> Iterator[bytes]:
+    def _read_ahead(
+        self, files: Mapping[int, int], name: str, batches: Iterable[tuple[int, Sequence[Block]]]
+    ) -> Iterator[bytes]:
         tasks: deque[Future[list[bytes]]] = deque()
-        start = 0
         try:
-            for batch in _batches(blocks):
+            for start, batch in batches:
                 tasks.append(self._workers.submit(self._read, files, name, start, batch))
-                start += len(batch)
                 if len(tasks) > _AHEAD:
                     yield from self._result(tasks.popleft())
             while tasks:
@@ -233,15 +235,15 @@ def open_pack(folder: int, number: int, size_bytes: int) -> int:
     return file
 
 
-def _batches(blocks: Blocks) -> Iterator[list[Block]]:
-    """Yield the blocks in order, in batches large enough for a task."""
+def _batches(blocks: Blocks) -> Iterator[tuple[int, list[Block]]]:
+    """Yield the blocks in order, in batches large enough for a task, each with the number of its first block."""
     batch: list[Block] = []
     size_bytes = 0
-    for block in blocks:
+    for number, block in enumerate(blocks):
         if size_bytes + block.size_bytes > BATCH_BYTES:
-            yield batch
+            yield number - len(batch), batch
             batch, size_bytes = [], 0
         batch.append(block)
         size_bytes += block.size_bytes
     if batch:
-        yield batch
+        yield len(blocks) - len(batch), batch

@@ -343,6 +343,7 @@ class Executor:
         if (container := self.container) is None:
             return
         with suppress(RuntimeFault):
+            self.times.memory_s = self.context.runtime.memory_s(container)
             self.memory_bytes = self.context.runtime.memory_bytes(container) or self.memory_bytes
 
     def pause_early(self) -> None:
@@ -559,7 +560,7 @@ def wait_for_exit(runtime: Runtime, container: ContainerId, clock: Clock) -> lif
                 runtime.facts()
             return lifecycle.Exited(end.exit_code, end.exit_code != 0 and end.out_of_memory, end.reason)
         except ContainerKilled as error:
-            return lifecycle.Lost(str(error))
+            return lifecycle.Lost(str(error), error.why)
         except RuntimeFault as error:
             give_up_s = min(give_up_s, clock.monotonic_s() + RUNTIME_BACK_S)
             if clock.monotonic_s() >= give_up_s:

@@ -130,6 +130,7 @@ class Lost:
     """The runtime went away, or somebody killed the process or removed its container: no fault of the job."""
 
     detail: str
+    why: ReturnReason = ReturnReason.NODE_FAULT
 
 
 class JobLimit(Enum):
@@ -394,8 +395,8 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
             back = _unstored(ReturnReason.TOO_LATE, "its result was not stored before the agent's end", fault)
             return Ended(late=True), [back, Kill(container), Clean()]
 
-        case ((Running(container) | Saving(container) | Signalled(container)), Lost(detail)):
-            return Ended(), [Kill(container), ReportReturned(ReturnReason.NODE_FAULT, detail), Clean()]
+        case ((Running(container) | Saving(container) | Signalled(container)), Lost(detail, why)):
+            return Ended(), [Kill(container), ReportReturned(why, detail), Clean()]
         case ((Finishing() | Storing()), Lost()):  # the exit came first
             return task, []
         case ((Running(container) | Saving(container) | Signalled(container)), LimitPassed(detail, limit)):

@@ -4,6 +4,7 @@ An adapter finds, makes, starts and stops containers (`docker_runtime`, `helper_
 passes between root's shim and the agent in the same way, whoever started the container (`criu_streams`).
 """
 
+import json
 import os
 import signal
 import stat
@@ -14,8 +15,12 @@ from dataclasses import replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 
+import structlog
+
 from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.draft import FolderDraft
+from gleaner.agent.checkpoints.interface import ArchiveBroken
+from gleaner.agent.messages import ReturnReason
 from gleaner.agent.privileged.shim import own_config
 from gleaner.agent.privileged.shim.criu_messages import StreamBroken
 from gleaner.agent.runtime import container_processes
@@ -40,10 +45,13 @@ from gleaner.agent.runtime.interface import (
     Runtime,
     RuntimeFault,
 )
+from gleaner.agent.runtime.lazy_memory import ORDER_PART, LazyMemory
 from gleaner.agent.runtime.log_frames import messages
 from gleaner.agent.system.image_names import full_name, is_id
 from gleaner.agent.system.ipc import HandshakeFailed
 from gleaner.agent.system.openat import closing_fd
+
+log = structlog.get_logger()
 
 _END = 0
 """The stream number of the last frame of the helper's logs."""
@@ -58,6 +66,9 @@ class ContainerRuntime(Runtime):
 
     def __init__(self, find_handshakes: Callable[[], Path | None]) -> None:
         self._find_handshakes = find_handshakes
+        self.restores_lazily = False
+        """True if restored processes run before all their memory is there."""
+        self._memory: dict[ContainerId, LazyMemory] = {}
         self._inits_lines: dict[ContainerId, Callable[[], str]] = {}
         """Functions that return the line of each container's init, once it has ended."""
         self._adrift: set[ContainerId] = set()
@@ -115,15 +126,27 @@ class ContainerRuntime(Runtime):
             raise CannotRestore(NOT_OURS)
         if (handshakes := self._handshakes) is None:
             raise CannotRestore("the engine lacks Gleaner's runtime, without which nothing is restored")
+        if self.restores_lazily and (memory := LazyMemory(archive)).plans:
+            try:
+                return self._restore(spec, archive, handshakes, memory)
+            except CannotRestore as error:
+                log.warning("it is restored again, with all its memory first", reason=str(error))
+        return self._restore(spec, archive, handshakes, None)
+
+    def _restore(
+        self, spec: ContainerSpec, archive: FolderArchive, handshakes: Path, memory: LazyMemory | None
+    ) -> ContainerId:
         image = archive.facts.get("image_id")  # the very image that it had: its name may mean another one by now
         with (
             _reasons(f"cannot restore {spec.name}", cannot_restore, broken=CannotRestore),
             self._made(spec, image if isinstance(image, str) else spec.image, restored=True) as container,
         ):
+            if memory is not None:
+                self._memory[container] = memory
             during_handshake(
                 handshakes,
                 spec.name,
-                lambda handshake: restore(handshake, archive),
+                lambda handshake: restore(handshake, archive, memory),
                 lambda: self._start(container, spec, restored=True),
             )
         return container
@@ -176,6 +199,10 @@ class ContainerRuntime(Runtime):
         name = self._paused_name(container)
         if (handshakes := self._handshakes) is None:
             raise CannotCheckpoint("it does not run with Gleaner's runtime, without which nothing is saved")
+        if memory := self._memory.get(container):
+            if not memory.wait():
+                raise CannotCheckpoint("not all of its memory has come since it was restored")
+            draft.add(ORDER_PART, [json.dumps(memory.waits).encode()])
         with _reasons(f"cannot save {name}", cannot_checkpoint, broken=RuntimeFault):
             during_handshake(handshakes, name, lambda handshake: save(handshake, draft), lambda: self._save(container))
         self._paused_name(container)
@@ -195,6 +222,9 @@ class ContainerRuntime(Runtime):
         end, at_its_limit = ended
         line = self._inits_lines.get(container, str)()
         if end.exit_code == KILLED and not at_its_limit and not line:
+            if (memory := self._memory.get(container)) and (failure := memory.failure):
+                why = ReturnReason.CHECKPOINT_BROKEN if isinstance(failure, ArchiveBroken) else ReturnReason.NODE_FAULT
+                raise ContainerKilled(f"its memory did not come: {failure}", why) from failure
             raise ContainerKilled("its container was killed from outside, and not for its memory limit")
         return replace(end, reason=_reason(end.exit_code, line))
 
@@ -207,6 +237,10 @@ class ContainerRuntime(Runtime):
 
     def memory_bytes(self, container: ContainerId) -> int | None:
         return container_processes.memory_bytes(container)
+
+    def memory_s(self, container: ContainerId) -> float:
+        memory = self._memory.get(container)
+        return (memory.complete_s if memory else None) or 0.0
 
     def written_bytes(self, container: ContainerId) -> int | None:
         return container_processes.written_bytes(container)

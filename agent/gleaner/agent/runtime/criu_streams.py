@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.draft import FolderDraft
@@ -25,6 +25,9 @@ from gleaner.agent.privileged.shim.criu_messages import StreamBroken, read_reque
 from gleaner.agent.system.ipc import Handshake, HandshakeFailed, Message, check_name, listen, peer
 from gleaner.agent.system.openat import closing_fd, write_all
 from gleaner.agent.system.untrusted import text_of
+
+if TYPE_CHECKING:
+    from gleaner.agent.runtime.lazy_memory import LazyMemory
 
 DESCRIPTORS_PART = "descriptors.json"
 NOT_OURS = "it was not saved by Gleaner's runtime or node helper: it has no list of descriptors"
@@ -73,13 +76,18 @@ def capture(listener: socket.socket, draft: FolderDraft, caller: socket.socket) 
     pumps.join()
 
 
-def serve(listener: socket.socket, archive: FolderArchive, caller: socket.socket) -> None:
-    """Send the images that CRIU asks for, every byte verified. Return when CRIU asks for no more."""
+def serve(
+    listener: socket.socket, archive: FolderArchive, caller: socket.socket, memory: "LazyMemory | None" = None
+) -> None:
+    """Send the images that CRIU asks for, every byte verified. Return when CRIU asks for no more.
+
+    What `memory` sends later is left out.
+    """
     pumps = _Pumps()
 
     def give(pipe: int, name: str) -> None:
         with closing_fd(pipe), suppress(BrokenPipeError):
-            for chunk in archive.read(PREFIX + name):
+            for chunk in archive.read(PREFIX + name) if memory is None else memory.chunks(name):
                 write_all(pipe, chunk)
 
     with closing(_accept_criu(listener, caller)) as criu:
@@ -152,19 +160,27 @@ def save(handshake: Handshake, draft: FolderDraft) -> None:
         draft.add(SEAL_PART, [str(last["seal"]).encode()])
 
 
-def restore(handshake: Handshake, archive: FolderArchive) -> None:
-    """Send what CRIU restores from. Raises `TransferFailed`, `HandshakeFailed`, or the archive's own errors."""
+def restore(handshake: Handshake, archive: FolderArchive, memory: "LazyMemory | None" = None) -> None:
+    """Send what CRIU restores from. Raises `TransferFailed`, `HandshakeFailed`, or the archive's own errors.
+
+    If the node can have memory that comes later, `memory` begins to send it.
+    """
     handshake.hear()
     parts = {"descriptors": DESCRIPTORS_PART, "init": INIT_PART} | (
         {"seal": SEAL_PART} if SEAL_PART in archive.parts else {}
     )
     answer: Message = {name: text_of(b"".join(archive.read(part))) for name, part in parts.items()}
     has_layer = LAYER_PART in archive.parts
-    handshake.say(answer | {"layer": has_layer, "is_tight": TIGHT_PART in archive.parts})
+    wishes = {"layer": has_layer, "is_tight": TIGHT_PART in archive.parts, "lazy": memory is not None}
+    handshake.say(answer | wishes)
     if has_layer:
         _, pipe = handshake.hear()
         _send_layer(pipe, archive)
-    _stream_images(handshake, lambda listener: serve(listener, archive, handshake.connection))
+    if memory is not None:
+        _, descriptor = handshake.hear()
+        if descriptor is not None:
+            memory.begin(socket.socket(fileno=descriptor))
+    _stream_images(handshake, lambda listener: serve(listener, archive, handshake.connection, memory))
 
 
 def _send_layer(pipe: int | None, archive: FolderArchive) -> None:

@@ -6,9 +6,10 @@ from typing import Literal
 import structlog
 
 from gleaner.agent.privileged.common import config
+from gleaner.agent.runtime.core import ContainerRuntime
 from gleaner.agent.runtime.docker_runtime import DockerRuntime
 from gleaner.agent.runtime.helper_runtime import RuncRuntime
-from gleaner.agent.runtime.interface import Runtime, RuntimeFault
+from gleaner.agent.runtime.interface import RuntimeFault
 
 log = structlog.get_logger()
 
@@ -18,7 +19,7 @@ Kind = Literal["auto", "docker", "criu"]
 
 def choose_runtime(
     kind: Kind, *, docker_url: str, images: Path | None, pulled_images: Path | None = None, images_pull: bool = True
-) -> Runtime:
+) -> ContainerRuntime:
     """Return the runtime. Raises `RuntimeFault` if this node lacks what the runtime needs."""
     if kind == "criu":
         return _criu(images)
@@ -41,7 +42,7 @@ def choose_runtime(
     return docker
 
 
-def _criu(images: Path | None) -> Runtime:
+def _criu(images: Path | None) -> ContainerRuntime:
     try:
         runtime = RuncRuntime.of_agent(config.load(), images=images)
     except config.Misconfigured as error:

@@ -67,7 +67,14 @@ class ContainerExited(Exception):
 
 
 class ContainerKilled(Exception):
-    """The container was killed or removed from outside; the job is not to blame."""
+    """The container was killed or removed from outside; the job is not to blame.
+
+    `why` is CHECKPOINT_BROKEN if the rest of its memory could not be read.
+    """
+
+    def __init__(self, message: str, why: ReturnReason = ReturnReason.NODE_FAULT) -> None:
+        super().__init__(message)
+        self.why = why
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +247,10 @@ class Runtime(Protocol):
     def memory_bytes(self, container: ContainerId) -> int | None:
         """Return the memory that a checkpoint would have to write, as far as is known; None if the container does not
         run."""
+        ...
+
+    def memory_s(self, container: ContainerId) -> float:
+        """Return how long the memory of a restored container came while it ran; 0 until all is there."""
         ...
 
     def written_bytes(self, container: ContainerId) -> int | None:

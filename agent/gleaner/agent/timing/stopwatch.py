@@ -36,6 +36,7 @@ class Stopwatch:
     started_s: float = field(init=False)
     restore_cost: RestoreMeasurement | None = None
     has_run: bool = False
+    memory_s: float = 0.0
     _activity: Activity = Activity.STARTING
     _since_s: float = 0.0
     _spent_s: dict[Activity, float] = field(default_factory=dict[Activity, float])
@@ -57,6 +58,7 @@ class Stopwatch:
             started_s=self.started_s,
             start_s=spent_s.get(Activity.STARTING, 0.0),
             restore_s=spent_s.get(Activity.RESTORING, 0.0),
+            memory_s=self.memory_s,
             compute_s=spent_s.get(Activity.COMPUTING, 0.0),
             save_s=spent_s.get(Activity.SAVING, 0.0),
             restored=self.restore_cost,

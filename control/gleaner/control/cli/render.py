@@ -29,7 +29,7 @@ from gleaner.control.input_errors import one_line, visible
 from gleaner.control.models.agents import AgentRow
 from gleaner.control.models.campaigns import CampaignStatus, JobCounts
 from gleaner.control.models.inputs import JobInput
-from gleaner.control.models.jobs import JobDetail, JobList, JobRow, Submitted
+from gleaner.control.models.jobs import AttemptRow, JobDetail, JobList, JobRow, Submitted
 from gleaner.control.models.nodes import ClusterStatus, NodeRow
 from gleaner.control.models.outputs import DeliveryPhase
 from gleaner.control.simulation.metrics.tables import Table
@@ -388,6 +388,16 @@ def _codes(detail: JobDetail) -> str:
     return (f", only on exit code {only}" if only else "") + (f", never on exit code {never}" if never else "")
 
 
+def _lazy_restore(row: AttemptRow) -> str:
+    """Return how a job was restored that ran before its memory was there; "" for any other.
+
+    >>> from types import SimpleNamespace
+    >>> _lazy_restore(SimpleNamespace(restore_s=0.12, memory_s=6.04)), _lazy_restore(SimpleNamespace(memory_s=0.0))
+    ('restored in 0.1 s, memory complete after 6.0 s', '')
+    """
+    return f"restored in {row.restore_s:.1f} s, memory complete after {row.memory_s:.1f} s" if row.memory_s else ""
+
+
 def _attempts(detail: JobDetail) -> Table:
     table = Table.of(
         detail.attempts,
@@ -397,7 +407,7 @@ def _attempts(detail: JobDetail) -> Table:
             "START S": lambda row: f"{row.start_s:.1f}", "RESTORE S": lambda row: f"{row.restore_s:.1f}",
             "COMPUTE S": lambda row: f"{row.compute_s:.1f}",
             "SAVE S": lambda row: f"{row.save_s:.1f}", "ENDED": lambda row: row.ending or "runs",
-            "DETAIL": "detail",
+            "DETAIL": lambda row: "; ".join(filter(None, (row.detail, _lazy_restore(row)))),
         },
         right=("ATTEMPT", "START S", "RESTORE S", "COMPUTE S", "SAVE S"),
     )  # fmt: skip

@@ -170,6 +170,8 @@ class AttemptRow(Reply):
     start_s: float = 0.0
     """The time to fetch inputs and the image, and to start a new job."""
     restore_s: float
+    memory_s: float = 0.0
+    """The time from the restore until all memory was there, if that came while the job ran."""
     compute_s: float
     save_s: float
 

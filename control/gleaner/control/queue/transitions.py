@@ -311,7 +311,9 @@ _BEGIN_ATTEMPTS = _insert_for_taken(
         .scalar_subquery(),
         literal_column("0", Integer),
     ),
-    **dict.fromkeys(("start_s", "restore_s", "compute_s", "save_s", "counted_s"), literal_column("0.0", Float)),
+    **dict.fromkeys(
+        ("start_s", "restore_s", "memory_s", "compute_s", "save_s", "counted_s"), literal_column("0.0", Float)
+    ),
 )
 _ADD_CLAIMS = _insert_for_taken(
     EVENT,

@@ -20,6 +20,7 @@ _MS_BIND, _MS_REC, _MS_PRIVATE, _MS_SLAVE = 0x1000, 0x4000, 0x40000, 0x80000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _MOUNT_SETATTR = 442  # the same number on every architecture
 _PIDFD_GETFD = 438  # the same
+_CLONE3, _CLONE_FILES = 435, 0x400
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 READ_ONLY, NO_SETUID, NO_DEVICES, NO_LINKS = 0x1, 0x2, 0x4, 0x200000
 """Attributes of a mount, for `change_mount`: nothing on it can be written; no program on it gives the rights of its
@@ -121,6 +122,17 @@ def take_file(process: int, number: int) -> int:
     descriptor: int = _libc.syscall(ctypes.c_long(_PIDFD_GETFD), process, number, 0)
     _check(min(descriptor, 0), "pidfd_getfd")
     return descriptor
+
+
+def fork_sharing_descriptors() -> int:
+    """Fork, with one table of descriptors for both processes: what one opens or closes is so for the other one, too.
+
+    Return the child's pid, and 0 in the child. Call this while this process has one thread.
+    """
+    arguments = struct.pack("=8Q", _CLONE_FILES, 0, 0, 0, signal.SIGCHLD, 0, 0, 0)
+    pid: int = _libc.syscall(ctypes.c_long(_CLONE3), arguments, ctypes.c_size_t(len(arguments)))
+    _check(min(pid, 0), "clone3")
+    return pid
 
 
 def set_timer(timer: int, *, first_ns: int, period: tuple[int, int]) -> None:

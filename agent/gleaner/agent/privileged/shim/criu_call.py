@@ -21,6 +21,7 @@ from typing import NoReturn
 from ..common import config, freezing, linux, processes, symlink_guard
 from . import credential_check, mount_confinement, timers, unsavable
 from .criu_messages import NotUnderstood, Value, field, fields, number_in
+from .page_watchdog import CRIU_SOCKET
 from .transfer import is_held, let_go, record_held
 from .unsavable import Reason, log_line
 
@@ -167,6 +168,8 @@ def _serve(settings: config.Config, runc: socket.socket, request_fields: dict[in
         root = _text(criu_opts.get(13, b""))
         words += ["-W", os.path.join(own, "work")]  # the last one counts: runc's would be in another mount namespace
         words.append("-v2")  # the last one counts: the log is in memory, which the container pays for
+        if os.path.exists(os.path.join(own, "work", CRIU_SOCKET)):
+            words.append("--lazy-pages")
         if symlink_guard.has_records(own):
             words.append("--skip-file-rwx-check")  # folders are closed meanwhile
         words += ["--restore-detached", "--restore-sibling", "--pidfile", pid_file]

@@ -167,7 +167,7 @@ class Relay:
             with openat.closing_fd(theirs):
                 criu_messages.send_pipe(streamer, theirs)
             ends.pop_all()  # the pump closes them
-        self._pump(_pass_and_note, source, ours, digests, name, pid)
+        self.pump(_pass_and_note, source, ours, digests, name, pid)
 
     def _give(self, criu: socket.socket, streamer: socket.socket, name: str, guard: vdso.Guard) -> None:
         """Relay an image that CRIU reads, if there is one. Raises `Broken`."""
@@ -193,11 +193,12 @@ class Relay:
         with openat.closing_fd(theirs):
             criu_messages.send_pipe(streamer, theirs)
         if is_pages:
-            self._pump(_pass_pages, ours, sink, parts)
+            self.pump(_pass_pages, ours, sink, parts)
         else:
-            self._pump(_pass_saved, ours, sink, digests, name, note_guard)
+            self.pump(_pass_saved, ours, sink, digests, name, note_guard)
 
-    def _pump(self, act: Callable[..., None], *args: object) -> None:
+    def pump(self, act: Callable[..., None], *args: object) -> None:
+        """Do this beside the rest. If it fails, all fails."""
         thread = threading.Thread(target=self._run_guarded, args=(act, *args), daemon=True)
         self._pumps.append(thread)
         thread.start()

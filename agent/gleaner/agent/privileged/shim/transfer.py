@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...system import ipc, openat, tar_policy
 from ..common import bundle, config, freezing, linux, mounts, symlink_guard, user_jobs
 from ..common.processes import cgroups_made_by_runc, first_process, kill_descendants, kill_with_descendants
-from . import head_room, own_config, vdso, written_layer
+from . import head_room, own_config, page_watchdog, vdso, written_layer
 from .main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_IMAGE, ANNOTATION_OWNER, ANNOTATION_RESTORE, RESTORED
 from .seal import Broken, Relay, SaveNotes, open_seal, seal
 from .unsavable import Reason, log_line
@@ -172,11 +172,14 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
     if answer.get("layer"):
         with _report_failure(agent):
             written_layer.receive(agent, _root_of_bundle(call), _limit(settings, owner), end_s, links=links)
-    with own_folder(settings) as own:
+    wish = answer.get("lazy")
+    with own_folder(settings) as own, _serving_pages(settings, call, own, agent, owner=owner, wish=wish) as pages:
         with open(os.path.join(own, DESCRIPTORS), "w", encoding="utf-8") as file:
             json.dump(descriptors, file)
         listener = ipc.listen(os.path.join(own, ipc.SERVE_SOCKET))
-        relay, agents_socket = _make_relay(own, listener, notes=notes, guard=vdso.Guard())
+        relay, agents_socket = _make_relay(own, listener, notes=notes, guard=pages or vdso.Guard())
+        if pages is not None:
+            relay.pump(pages.watch)
         agent.say({"listening": True}, agents_socket.fileno())
         agents_socket.close()
         option_names = ("--bundle", "-b", "--pid-file", "--console-socket", "--no-pivot")
@@ -193,6 +196,8 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
                 status = _run(settings, call, "restore", own, words, end_s=end_s, owner=owner, relay=relay)
                 if status == 0 and limit is not None:
                     head_room.lower_limit(cgroups_made_by_runc(call.folder), limit)
+                if status == 0 and pages is not None:
+                    pages.arm()
                 if status == 0:
                     with open(os.path.join(call.folder, RESTORED), "w", encoding="utf-8"):
                         pass
@@ -206,6 +211,28 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
             agent.say({"status": status, "log": "" if status == 0 else _log_tail(f"{own}/work")})
     agent.close()
     return status
+
+
+@contextlib.contextmanager
+def _serving_pages(
+    settings: config.Config, call: Call, own: str, agent: ipc.Handshake, *, owner: _Owner, wish: object
+) -> Generator[page_watchdog.Pages | None]:
+    """Yield a page server if the agent wishes one and the node can have one. Raises `HandshakeFailed` for a user job.
+
+    What serves the memory of a job whose checkpoint is sealed would not be what root has saved.
+    """
+    if wish is not True:
+        yield None
+    elif owner.key or owner.uid != settings.agent_uid:
+        raise ipc.HandshakeFailed("a user job asks that its memory comes later")
+    elif not page_watchdog.is_possible(settings):
+        agent.say({"pages": False})
+        yield None
+    else:
+        with page_watchdog.serving(call.folder, os.path.join(own, "work")) as pages:
+            agent.say({"pages": True}, pages.agents.fileno())
+            pages.agents.close()
+            yield pages
 
 
 @contextlib.contextmanager

@@ -416,6 +416,7 @@ CREATE TABLE attempt (
     from_number INTEGER,
     start_s FLOAT NOT NULL,
     restore_s FLOAT NOT NULL,
+    memory_s FLOAT NOT NULL,
     compute_s FLOAT NOT NULL,
     save_s FLOAT NOT NULL,
     job BIGINT NOT NULL,

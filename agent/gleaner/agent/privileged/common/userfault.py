@@ -1,0 +1,47 @@
+"""Put pages into another process's memory where they are missing (userfaultfd(2), ioctl_userfaultfd(2))."""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import ctypes
+import struct
+from collections.abc import Iterator
+
+_COPY, _ZERO, _WAKE = 0xC028AA03, 0xC020AA04, 0x8010AA02
+FAULT, FORK, MOVE, REMOVE, UNMAP = 0x12, 0x13, 0x14, 0x15, 0x16
+REPORT_BYTES = 32
+_ARGUMENTS = struct.Struct("<QQQ")
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def reports(content: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """Yield what was read from a userfaultfd: the kind of each report, and three numbers.
+
+    Of a `FAULT` the second number is the address; of a `FORK` the first is the child's descriptor. `MOVE` has the old
+    address, the new one and the length; `REMOVE` and `UNMAP` have a start and an end.
+    """
+    for at in range(0, len(content), REPORT_BYTES):
+        yield (content[at], *_ARGUMENTS.unpack_from(content, at + 8))
+
+
+def copy(descriptor: int, address: int, source: int, length: int) -> tuple[int, int]:
+    """Copy memory of ours, at the address `source`, to where it is missing, and wake who waits for it.
+
+    Return how many bytes were copied, and the error number; 0 if all were.
+    """
+    request = (ctypes.c_int64 * 5)(address, source, length, 0, 0)
+    error = _error(descriptor, _COPY, request)
+    return max(0, request[4]), error
+
+
+def fill_with_zeros(descriptor: int, address: int, length: int) -> int:
+    """Put zeros where memory is missing, and wake who waits for it. Return the error number."""
+    return _error(descriptor, _ZERO, (ctypes.c_int64 * 4)(address, length, 0, 0))
+
+
+def wake(descriptor: int, address: int, length: int) -> None:
+    """Wake who waits for memory here, so that the kernel looks at it again."""
+    _error(descriptor, _WAKE, (ctypes.c_int64 * 2)(address, length))
+
+
+def _error(descriptor: int, request: int, argument: ctypes.Array[ctypes.c_int64]) -> int:
+    return 0 if _libc.ioctl(descriptor, ctypes.c_ulong(request), argument) == 0 else ctypes.get_errno()

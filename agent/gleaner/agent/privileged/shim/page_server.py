@@ -1,0 +1,277 @@
+"""The page server of one restored container: it puts pages into the processes' memory while these already run.
+
+The agent sends whole verified blocks, those that a process waits for first; CRIU hands over a userfaultfd for each
+process. The kernel reports what a process does with memory that is still missing. While such a report is not read, the
+kernel refuses pages (EAGAIN), so a page never goes where its memory has been before. The agent is not believed: a block
+has to lie within the memory that CRIU's page maps name, which root's relay has read.
+
+`page_watchdog` has the other half: it kills the container if this process ends before all memory is there.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import bisect
+import contextlib
+import ctypes
+import errno
+import os
+import select
+import socket
+import struct
+import time
+from collections import deque
+
+from ...system import ipc
+from ..common import userfault
+from .lazy_maps import PAGE, Range, later_ranges
+
+BLOCK = struct.Struct("<IIQ")
+"""A message to or from the agent: a process's number in the checkpoint, a length, an address; then a block's bytes."""
+MAP = struct.Struct("<II")
+"""The head of a page map from root's relay: the process's number, and the length of the page map."""
+BEGIN, COMPLETE = BLOCK.pack(0, 0, 1), BLOCK.pack(0, 0, 0)
+"""Messages to the agent: it can send all memory now; all memory is there."""
+MOST_BYTES = 2**20
+BLOCK_WITHIN_S = 60.0
+"""The longest time without a block, while memory is missing."""
+_PATIENCE_S = 20.0
+_AGAIN_S = 0.0005
+_RESTORED, _ENDED = 0x52535446, 1 << 31
+"""A number that CRIU sends when all are restored. From the other one on, it is a process that has ended."""
+_REPORTS = 64
+
+Run = tuple[int, int, int]
+"""Missing memory: its start and end in the checkpoint, and how far it has moved since."""
+
+
+class MemoryLost(Exception):
+    """The memory cannot become complete; one line."""
+
+
+class Space:
+    """The missing memory of one process, in the order of the addresses that it had in the checkpoint."""
+
+    def __init__(self, process: int, runs: list[Run]) -> None:
+        self.process = process
+        self.runs = runs
+
+    def _between(self, start: int, end: int) -> tuple[int, int]:
+        first = bisect.bisect_left(self.runs, (start,))
+        if first and self.runs[first - 1][1] > start:
+            first -= 1
+        return first, bisect.bisect_left(self.runs, (end,))
+
+    def first(self, start: int, end: int) -> Run | None:
+        """Return the first piece of what is missing of a range in the checkpoint."""
+        first, last = self._between(start, end)
+        if first >= last:
+            return None
+        run = self.runs[first]
+        return max(run[0], start), min(run[1], end), run[2]
+
+    def cut(self, start: int, end: int) -> list[Run]:
+        """Take a range in the checkpoint out of what is missing. Return the pieces."""
+        first, last = self._between(start, end)
+        runs = self.runs[first:last]
+        outside = [(one, min(two, start), by) for one, two, by in runs if one < start]
+        outside += [(max(one, end), two, by) for one, two, by in runs if two > end]
+        self.runs[first:last] = outside
+        return [(max(one, start), min(two, end), by) for one, two, by in runs]
+
+    def find(self, address: int) -> int | None:
+        """Return the place in the checkpoint of a page that is missing at this address; None if none is."""
+        return next((address - by for one, two, by in self.runs if one <= address - by < two), None)
+
+    def drop(self, start: int, end: int) -> list[Run]:
+        """Take what is missing between two addresses out. Return the pieces."""
+        inside = [run for run in self.runs if run[0] + run[2] < end and run[1] + run[2] > start]
+        return [piece for one, two, by in inside for piece in self.cut(max(one, start - by), min(two, end - by))]
+
+    def move(self, old: int, new: int, length: int) -> None:
+        """Follow memory that has moved."""
+        moved = self.drop(old, old + length)
+        self.drop(new, new + length)
+        for one, two, by in moved:
+            bisect.insort(self.runs, (one, two, by + new - old))
+
+
+class PageServer:
+    """`criu` is the socket at which CRIU's restore connects, `agent` brings blocks, `maps` brings page maps.
+
+    `guard` is a descriptor that can be read when the watchdog has ended.
+    """
+
+    def __init__(self, criu: socket.socket, agent: socket.socket, maps: socket.socket, guard: int) -> None:
+        self._agent, self._maps = agent, maps
+        self._named: dict[int, list[Range]] = {}
+        self._spaces: dict[int, Space] = {}
+        self._faults: deque[tuple[int, int]] = deque()
+        self._is_restored = False
+        self._heard_s = 0.0
+        agent.settimeout(BLOCK_WITHIN_S)
+        maps.settimeout(_PATIENCE_S)
+        self._criu, self._connection = criu, criu
+        self._guard = guard
+        self._poller = select.poll()
+        for one in (guard, criu.fileno(), agent.fileno()):
+            self._poller.register(one, select.POLLIN)
+
+    def serve(self) -> None:
+        """Return when all memory is there. Raises `MemoryLost`, `OSError`, or what `later_ranges` raises."""
+        while not (self._is_restored and not any(space.runs for space in self._spaces.values())):
+            ready = [one for one, _ in self._poller.poll(0 if self._faults else 1000)]
+            if self._guard in ready:
+                raise MemoryLost("the watchdog has ended")
+            for one in ready:
+                if one in self._spaces:
+                    self._hear(one)
+            for _ in range(len(self._faults)):
+                self._answer(*self._faults.popleft())
+            if self._connection.fileno() in ready:
+                self._hear_criu()
+            if self._agent.fileno() in ready:
+                self._take_block()
+            elif self._is_restored and time.monotonic() - self._heard_s > BLOCK_WITHIN_S:
+                raise MemoryLost("no block has come for too long")
+        for descriptor in list(self._spaces):
+            self._remove(descriptor)
+        with contextlib.suppress(OSError):
+            self._agent.sendall(COMPLETE)
+
+    # ── CRIU ──
+
+    def _hear_criu(self) -> None:
+        if self._connection is self._criu:
+            self._poller.unregister(self._criu)
+            self._connection, _ = self._criu.accept()
+            self._connection.settimeout(_PATIENCE_S)
+            self._poller.register(self._connection, select.POLLIN)
+            return
+        content = ipc.receive_all(self._connection, 4)
+        number = int.from_bytes(content, "little")
+        if len(content) < 4:
+            raise MemoryLost("CRIU has gone")
+        if number == _RESTORED:
+            self._poller.unregister(self._connection)
+            self._is_restored, self._heard_s = True, time.monotonic()
+            self._agent.sendall(BEGIN)
+        elif number < _ENDED:
+            _, descriptor = ipc.receive(self._connection, 1)
+            if descriptor is None:
+                raise MemoryLost("CRIU sends no descriptor")
+            self._read_maps()
+            self._add(descriptor, Space(number, [(one, two, 0) for one, two in self._named.get(number, [])]))
+
+    def _read_maps(self) -> None:
+        """Read the page maps that have come: those of a process come before its descriptor."""
+        while select.select([self._maps], [], [], 0)[0]:
+            head = ipc.receive_all(self._maps, MAP.size)
+            if len(head) < MAP.size:
+                return
+            process, length = MAP.unpack(head)
+            self._named[process] = later_ranges(ipc.receive_all(self._maps, length))
+
+    def _add(self, descriptor: int, space: Space) -> None:
+        self._spaces[descriptor] = space
+        self._poller.register(descriptor, select.POLLIN)
+
+    def _remove(self, descriptor: int) -> None:
+        """Forget a process that has ended, or has all its memory."""
+        self._poller.unregister(descriptor)
+        del self._spaces[descriptor]
+        os.close(descriptor)
+
+    # ── the kernel ──
+
+    def _hear(self, descriptor: int) -> None:
+        """Follow all that a process has done, and note what it waits for."""
+        with contextlib.suppress(BlockingIOError):
+            while content := os.read(descriptor, userfault.REPORT_BYTES * _REPORTS):
+                for report in userfault.reports(content):
+                    self._follow(descriptor, *report)
+
+    def _follow(self, descriptor: int, kind: int, first: int, second: int, third: int) -> None:
+        space = self._spaces[descriptor]
+        if kind == userfault.FAULT:
+            self._faults.append((descriptor, second - second % PAGE))
+        elif kind == userfault.FORK:
+            self._add(first & 0xFFFFFFFF, Space(space.process, list(space.runs)))
+        elif kind == userfault.MOVE:
+            space.move(first, second, third)
+            userfault.wake(descriptor, first, third)
+        elif kind in (userfault.REMOVE, userfault.UNMAP):
+            space.drop(first, second)
+            userfault.wake(descriptor, first, second - first)
+        else:
+            raise MemoryLost(f"the kernel reports {kind}, which is not known here")
+
+    def _answer(self, descriptor: int, page: int) -> None:
+        """Ask for the page that a process waits for, or give zeros where the checkpoint has nothing."""
+        space = self._spaces.get(descriptor)
+        if space is None:
+            return
+        self._hear(descriptor)  # what it has done first
+        if (place := space.find(page)) is not None:
+            self._agent.sendall(BLOCK.pack(space.process, PAGE, place))
+            return
+        error = userfault.fill_with_zeros(descriptor, page, PAGE)
+        if error == errno.EAGAIN:
+            self._faults.append((descriptor, page))
+            self._wait(descriptor)
+        elif error in (errno.EEXIST, errno.ENOENT):  # it is there, or its place is gone
+            userfault.wake(descriptor, page, PAGE)
+        elif error == errno.ESRCH:
+            self._remove(descriptor)
+        elif error:
+            raise MemoryLost(f"no page can be made: {os.strerror(error)}")
+
+    def _wait(self, descriptor: int) -> None:
+        """Follow what the kernel reports. It takes pages again right after that."""
+        self._hear(descriptor)
+        time.sleep(_AGAIN_S)
+
+    # ── the agent ──
+
+    def _take_block(self) -> None:
+        head = ipc.receive_all(self._agent, BLOCK.size)
+        if len(head) < BLOCK.size:
+            raise MemoryLost("the agent has gone")
+        process, length, start = BLOCK.unpack(head)
+        if not 0 < length <= MOST_BYTES or length % PAGE or start % PAGE:
+            raise MemoryLost(f"the agent sends a block of {length} bytes at {start:#x}")
+        named = self._named.get(process, [])
+        at = bisect.bisect_right(named, (start, 2**64)) - 1
+        if at < 0 or start + length > named[at][1]:
+            raise MemoryLost(f"the agent sends a block at {start:#x}, where none is missing")
+        content = ipc.receive_all(self._agent, length)
+        if len(content) < length:
+            raise MemoryLost("the agent has gone in the middle of a block")
+        self._place(process, start, content)
+        self._heard_s = time.monotonic()
+
+    def _place(self, process: int, start: int, content: bytes) -> None:
+        """Put a block where it is missing, in each process that has come from this one."""
+        source, whole = ctypes.cast(ctypes.c_char_p(content), ctypes.c_void_p).value or 0, True
+        while found := self._missing(process, start, start + len(content)):
+            descriptor, space, (one, two, by) = found
+            length = two - one if whole else PAGE
+            copied, error = userfault.copy(descriptor, one + by, source + one - start, length)
+            if copied:
+                space.cut(one, one + copied)
+            if error == errno.EEXIST:
+                space.cut(one, one + PAGE)
+                userfault.wake(descriptor, one + by, PAGE)
+            elif error == errno.EAGAIN:
+                self._wait(descriptor)
+            elif error == errno.ENOENT and length > PAGE:  # a border of two mappings is in between
+                whole = False
+            elif error == errno.ESRCH:
+                self._remove(descriptor)
+            elif error:
+                raise MemoryLost(f"a page cannot be put at {one + by:#x}: {os.strerror(error)}")
+
+    def _missing(self, process: int, start: int, end: int) -> tuple[int, Space, Run] | None:
+        for descriptor, space in self._spaces.items():
+            if space.process == process and (piece := space.first(start, end)) is not None:
+                return descriptor, space, piece
+        return None

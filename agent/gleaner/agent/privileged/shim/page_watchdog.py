@@ -1,0 +1,203 @@
+"""The watchdog of a page server: it kills the container before any copy of its userfaultfds closes.
+
+When the last copy of a userfaultfd closes, a process that waits for a page reads zeros and computes on. So the page
+server and its watchdog share one table of descriptors: none in it closes while either of the two lives. Each kills the
+container when the other has ended too early, and ends only when the container has no process left. Of the two, only
+the watchdog, which takes no more memory, is exempt from the kernel's killing for lack of memory.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import contextlib
+import os
+import platform
+import resource
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator
+from typing import NoReturn
+
+from ...system import ipc
+from ..common import config, freezing, linux, processes
+from . import vdso
+from .lazy_maps import PAGEMAP
+from .page_server import MAP, PageServer
+from .seal import Broken
+
+CRIU_SOCKET = "lazy-pages.socket"
+"""CRIU's name for the socket at which it hands over userfaultfds."""
+LEAST_KERNEL = (5, 15)
+"""Older kernels may put a page where its memory has been before (mmap_changing is no counter there)."""
+_SERVER_BYTES = 2**30
+_CHECK_S = 10.0
+_AGAIN_S = 0.01
+_ARM, _ARMED = b"a", b"y"
+
+
+def is_possible(settings: config.Config) -> bool:
+    """Return True if the kernel and CRIU here can restore a container whose memory comes later."""
+    if tuple(map(int, platform.release().split("-")[0].split(".")[:2])) < LEAST_KERNEL:
+        return False
+    words = [settings.criu, "check", "--feature", "uffd-noncoop"]
+    try:
+        check = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_CHECK_S)
+        return check.returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+class Pages(vdso.Guard):
+    """The page server of one restore, as the restore sees it. It gets the page maps before CRIU does."""
+
+    def __init__(self, agents: socket.socket, maps: socket.socket, watchdog: socket.socket) -> None:
+        super().__init__()
+        self.agents = agents
+        """The agent's end of its connection."""
+        self._maps, self._watchdog = maps, watchdog
+
+    def note(self, name: str, content: bytes) -> None:
+        super().note(name, content)
+        if match := PAGEMAP.match(name):
+            try:
+                self._maps.sendall(MAP.pack(int(match.group(1)), len(content)) + content)
+            except OSError as error:
+                raise Broken(f"the page server has gone: {error}") from error
+
+    def watch(self) -> None:
+        """Wait until the watchdog is armed, or all memory is there. Raises `Broken` if the watchdog ends before."""
+        if not self._watchdog.recv(1, socket.MSG_PEEK):
+            raise Broken("the page server has ended before the processes run")
+
+    def arm(self) -> None:
+        """Let the watchdog know that the processes are about to run. Raises `Broken` if it does not watch."""
+        self._watchdog.settimeout(ipc.PATIENCE_S)
+        with contextlib.suppress(OSError):  # it has ended if all memory is there by now
+            self._watchdog.sendall(_ARM)
+        with contextlib.suppress(OSError):
+            if self._watchdog.recv(1) == _ARMED:
+                return
+        raise Broken("the page server has ended before the processes run")
+
+
+@contextlib.contextmanager
+def serving(state_folder: str, work: str) -> Generator[Pages]:
+    """Start a page server to which CRIU connects in its folder `work`. It outlives this context if it was armed.
+
+    `state_folder` is the folder of runc's facts about the container. Call this while this process has one thread.
+    """
+    with contextlib.ExitStack() as stack:
+        criu = stack.enter_context(ipc.listen(os.path.join(work, CRIU_SOCKET)))
+        (agents, agent), (our_maps, maps), (watchdog, caller) = (socket.socketpair() for _ in range(3))
+        if os.fork() == 0:
+            _become_watchdog(criu, agent, maps, caller, state_folder)
+        for one in (criu, agent, maps, caller):
+            one.close()
+        for one in (agents, our_maps, watchdog):
+            stack.enter_context(one)
+        yield Pages(agents, our_maps, watchdog)
+
+
+def _become_watchdog(
+    criu: socket.socket, agent: socket.socket, maps: socket.socket, caller: socket.socket, state_folder: str
+) -> NoReturn:
+    """Be the watchdog, with a child that is the page server, and end."""
+    status = 1
+    try:
+        os.setsid()
+        os.chdir("/")
+        _keep_open({one.fileno() for one in (criu, agent, maps, caller)})
+        own = os.pidfd_open(os.getpid())
+        server = linux.fork_sharing_descriptors()
+        if server == 0:
+            _be_server(criu, agent, maps, own, state_folder)
+        _set_oom_score(-1000)
+        status = watch(server, caller, lambda: processes.cgroups_made_by_runc(state_folder))
+    finally:
+        os._exit(status)
+
+
+def _be_server(criu: socket.socket, agent: socket.socket, maps: socket.socket, own: int, state_folder: str) -> NoReturn:
+    status = 1
+    try:
+        _set_oom_score(0)
+        resource.setrlimit(resource.RLIMIT_AS, (_SERVER_BYTES, _SERVER_BYTES))
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        PageServer(criu, agent, maps, own).serve()
+        status = 0
+    finally:
+        if status:  # the watchdog does the same, unless it has ended
+            end_container(processes.cgroups_made_by_runc(state_folder))
+        os._exit(status)
+
+
+def watch(server: int, caller: socket.socket, find: Callable[[], dict[str, str]]) -> int:
+    """Return 0 when the page server has done all; otherwise when the container has no process left.
+
+    `find` returns the container's cgroups. They are known at the latest when the caller arms the watchdog.
+    """
+    folders: dict[str, str] = {}
+    ended = os.pidfd_open(server)
+    poller = select.poll()
+    poller.register(ended, select.POLLIN)
+    poller.register(caller, select.POLLIN)
+    with contextlib.suppress(Exception):  # whatever fails here, the container must not go on
+        while True:
+            ready = [one for one, _ in poller.poll()]
+            if ended in ready:
+                if os.waitstatus_to_exitcode(os.waitpid(server, 0)[1]) == 0:
+                    with contextlib.suppress(OSError):
+                        caller.sendall(_ARMED)
+                    return 0
+                break
+            if caller.recv(1) == _ARM and (folders := folders or find()):
+                caller.sendall(_ARMED)
+            elif folders:
+                poller.unregister(caller)  # the restore is done, and its program has ended
+            else:
+                break
+    end_container(folders or find())
+    return 1
+
+
+def end_container(folders: dict[str, str]) -> None:
+    """Kill a container's processes until none is left. What cannot be read counts as one that is left."""
+    while folder := folders.get("freezer") or folders.get(""):
+        with contextlib.suppress(OSError), open(os.path.join(folder, "cgroup.kill"), "w", encoding="ascii") as order:
+            order.write("1")
+        with contextlib.suppress(Exception):
+            freezing.end(folders)
+            if _is_dead(folder):
+                return
+        time.sleep(_AGAIN_S)
+
+
+def _is_dead(folder: str) -> bool:
+    """Return True for a cgroup without processes, and for one that is gone while a cgroup above it is there."""
+    try:
+        with open(os.path.join(folder, "cgroup.procs"), encoding="ascii") as file:
+            return not file.read()
+    except FileNotFoundError:
+        above = os.path.dirname(folder)
+        if above == folder or os.path.exists(folder):
+            return False
+        return os.path.exists(os.path.join(above, "cgroup.procs")) or (not os.path.exists(above) and _is_dead(above))
+
+
+def _set_oom_score(score: int) -> None:
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write(str(score))  # not every container that root works in allows this
+
+
+def _keep_open(kept: set[int]) -> None:
+    """Close all other descriptors. Whoever waits for the end of what this process would print waits for nothing."""
+    sys.stdout.flush()
+    nothing = os.open("/dev/null", os.O_RDWR)
+    for standard in range(3):
+        os.dup2(nothing, standard)
+    for number in {*map(int, os.listdir("/proc/self/fd"))} - kept - {0, 1, 2}:
+        with contextlib.suppress(OSError):
+            os.close(number)

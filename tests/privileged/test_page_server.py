@@ -1,0 +1,221 @@
+"""Memory that comes while a real process runs: each byte is right, or the process is killed before it reads it."""
+
+import os
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.privileged.pages_harness import (
+    LOOK,
+    OWN,
+    PAGES,
+    PROCESS,
+    STACK,
+    START,
+    Restored,
+    image,
+    mapping,
+    pagemap,
+    restored,
+)
+from tests.privileged.root import only_root
+from tests.privileged.waiting import wait_until
+
+from gleaner.agent.privileged.common.config import Config
+from gleaner.agent.privileged.shim import page_watchdog, transfer
+from gleaner.agent.privileged.shim.criu_messages import NotUnderstood
+from gleaner.agent.privileged.shim.lazy_maps import PAGE, later_ranges, plans
+from gleaner.agent.privileged.shim.page_server import BLOCK, MOST_BYTES
+from gleaner.agent.system.ipc import Handshake, HandshakeFailed
+
+DOES = {
+    "reads from the end": "check(range(PAGES - 1, -1, -7))",
+    "reads what was never written": "check(range(PAGES, PAGES + 16), zero=True)",
+    "forks": "join(fork(lambda: join(fork(lambda: check(range(PAGES))))))\ncheck(range(PAGES))",
+    "moves": "libc.mremap(START, SIZE // 2, SIZE // 2, 3, NEW)\ncheck(range(PAGES // 2), NEW)\n"
+    "check(range(PAGES // 2, PAGES))",
+    "throws away": "libc.madvise(START, SIZE // 4, 4)\ncheck(range(PAGES // 4), zero=True)\n"
+    "check(range(PAGES // 4, PAGES))",
+    "unmaps": "libc.munmap(START, SIZE // 4)\nlibc.mmap(START, SIZE // 4, 3, 0x100022, 2**64 - 1, 0)\n"
+    "check(range(PAGES // 4), zero=True)\ncheck(range(PAGES // 4, PAGES))",
+    "has its mapping cut in two": "libc.mprotect(START + 5 * PAGE, 3 * PAGE, 1)\ncheck(range(PAGES))",
+    "reads with threads while it moves and forks": """
+wrong = []
+threading.excepthook = wrong.append
+threads = [threading.Thread(target=check, args=(range(at, PAGES, 8),)) for at in range(PAGES // 2, PAGES // 2 + 8)]
+for thread in threads: thread.start()
+for number in range(8):
+    length, new = SIZE // 16, NEW + number * SIZE
+    libc.mremap(START + number * length, length, length, 3, new)
+    join(fork(lambda: check(range(number * PAGES // 16, (number + 1) * PAGES // 16), new - number * length)))
+for thread in threads: thread.join()
+assert not wrong, wrong
+""",
+}
+
+
+@only_root
+@pytest.mark.parametrize("fills", [True, False], ids=["filled", "on demand"])
+@pytest.mark.parametrize("does", DOES.values(), ids=DOES)
+def test_a_process_reads_what_was_saved_whatever_it_does(does: str, fills: bool) -> None:
+    with restored(f"{does}\nprint('right', flush=True)\ninput()") as job:
+        feeding = job.feed(fills=fills)
+        job.go_on()
+        assert job.read() == "right"
+        if fills:
+            feeding.join(60)
+            wait_until(lambda: not Path(f"/proc/{job.watchdog}").exists(), "the watchdog ends when all is there")
+            assert job.job.poll() is None
+
+
+def _kill(name: str) -> Callable[[Restored], object]:
+    return lambda job: os.kill(getattr(job, name), signal.SIGKILL)
+
+
+def _send(length: int, start: int, process: int = PROCESS) -> Callable[[Restored], object]:
+    def send(job: Restored) -> None:
+        with suppress(OSError):  # the page server does not read to the end
+            job.agent.sendall(BLOCK.pack(process, length, start) + bytes(length))
+
+    return send
+
+
+ENDS = {
+    "the page server is killed": _kill("server"),
+    "the watchdog is killed": _kill("watchdog"),
+    "the agent goes": lambda job: job.agent.shutdown(socket.SHUT_RDWR),
+    "a block of no length": _send(0, START),
+    "a block of half a page": _send(PAGE // 2, START),
+    "a block that is too long": _send(MOST_BYTES + PAGE, START),
+    "a block beside a page": _send(PAGE, START + 8),
+    "a block past the end": _send(2 * PAGE, START + (PAGES - 1) * PAGE),
+    "a block elsewhere": _send(PAGE, START - PAGE),
+    "a block beyond all addresses": _send(PAGE, 2**64 - PAGE),
+    "a block of another process": _send(PAGE, START, process=8),
+}
+
+
+@only_root
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_a_process_whose_memory_does_not_come_is_killed_before_it_reads_on(end: Callable[[Restored], object]) -> None:
+    with restored(LOOK) as job:
+        job.feed(fills=False, answers=False)
+        job.go_on()
+        assert job.read() == "runs"
+        (job.cgroup / "freezer.state").write_text("FROZEN")
+        end(job)
+        assert (job.read(), job.job.wait(60)) == ("", -signal.SIGKILL)
+
+
+@only_root
+def test_without_the_watchdog_a_process_would_read_zeros() -> None:
+    """The danger is real: this is why the two processes share their descriptors."""
+    with restored(LOOK.replace("check([number])", "check([number], zero=True)")) as job:
+        job.feed(fills=False, answers=False)
+        job.go_on()
+        assert job.read() == "runs"
+        os.kill(job.server, signal.SIGSTOP)  # so that it does not kill the process in the watchdog's place
+        os.kill(job.watchdog, signal.SIGKILL)
+        os.kill(job.server, signal.SIGKILL)
+        assert job.read() == "right"
+
+
+@only_root
+def test_a_restore_that_fails_leaves_no_page_server() -> None:
+    with restored(LOOK) as job:
+        job.feed(answers=False)
+        job.go_on(is_armed=False)
+        wait_until(lambda: not Path(f"/proc/{job.server}").exists(), "the page server has ended")
+        assert job.job.wait(60) == -signal.SIGKILL
+
+
+@only_root
+def test_the_page_server_may_be_killed_for_lack_of_memory_and_takes_only_so_much() -> None:
+    with restored(LOOK) as job:
+        assert Path(f"/proc/{job.server}/oom_score_adj").read_text() != "-1000\n"
+        assert "Max address space         1073741824" in Path(f"/proc/{job.server}/limits").read_text()
+
+
+def test_a_container_counts_as_dead_only_if_that_can_be_read(tmp_path: Path) -> None:
+    above, folder = tmp_path / "above", tmp_path / "above" / "container"
+    folder.mkdir(parents=True)
+    assert not page_watchdog._is_dead(str(folder)), "its processes cannot be read"
+    folder.rmdir()
+    assert not page_watchdog._is_dead(str(folder)), "the folder above is no cgroup: perhaps nothing is mounted there"
+    (above / "cgroup.procs").touch()
+    assert page_watchdog._is_dead(str(folder))
+    folder.mkdir()
+    (folder / "cgroup.procs").write_text("7\n")
+    assert not page_watchdog._is_dead(str(folder))
+    (folder / "cgroup.procs").write_text("")
+    assert page_watchdog._is_dead(str(folder))
+
+
+def test_a_user_job_that_asks_for_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its checkpoint is sealed, and what came later would not be."""
+    monkeypatch.setattr(page_watchdog, "serving", lambda *_: pytest.fail("a page server for a user job"))
+    agent: Any = Handshake(socket.socket())
+    call: Any = None
+    for owner in (transfer._Owner(4301, b"k" * 32), transfer._Owner(4301, b""), transfer._Owner(4200, b"k" * 32)):
+        with (
+            pytest.raises(HandshakeFailed, match="a user job"),
+            transfer._serving_pages(Config(4200), call, "/nowhere", agent, owner=owner, wish=True),
+        ):
+            pass
+    agent.close()
+
+
+@pytest.mark.parametrize("release", ["4.18.0-553.el8", "5.14.0-503.el9"])
+def test_older_kernels_restore_as_before(monkeypatch: pytest.MonkeyPatch, release: str) -> None:
+    monkeypatch.setattr("platform.release", lambda: release)
+    assert not page_watchdog.is_possible(Config(4200, criu="/bin/true"))
+    monkeypatch.setattr("platform.release", lambda: "5.15.0-91-generic")
+    assert page_watchdog.is_possible(Config(4200, criu="/bin/true"))
+    assert not page_watchdog.is_possible(Config(4200, criu="/bin/false"))
+    assert not page_watchdog.is_possible(Config(4200, criu="/nowhere"))
+
+
+@pytest.mark.parametrize(
+    "runs", [[(START + 1, 1, 2)], [(START, 0, 2)], [(START, 2, 2), (START, 1, 2)], [(2**57, 1, 2)]]
+)
+def test_a_page_map_that_no_process_has_is_refused(runs: list[tuple[int, int, int]]) -> None:
+    with pytest.raises(NotUnderstood):
+        later_ranges(pagemap(*runs))
+
+
+KINDS = {
+    "own memory": (0x22, OWN, 0, True),
+    "a stack": (0x22, OWN | STACK, 0, False),
+    "a stack that grows": (0x122, OWN, 0, False),
+    "locked": (0x2022, OWN, 0, False),
+    "huge": (0x40022, OWN, 0, False),
+    "of a file": (0x2, OWN & 1, 0, False),
+    "not for children": (0x22, OWN, 1 << 10, False),
+    "zeros for children": (0x22, OWN, 1 << 18, False),
+}
+
+
+@pytest.mark.parametrize(("flags", "status", "advice", "is_lazy"), KINDS.values(), ids=KINDS)
+def test_only_memory_of_its_own_comes_later_and_what_stays_loses_the_mark(
+    flags: int, status: int, advice: int, is_lazy: bool
+) -> None:
+    """With the mark, CRIU would leave out pages that are in its stream."""
+    mappings = {1: image(mapping(START, 8, flags, status, advice))}
+    pages = pagemap((START, 2, 4), (START + 2 * PAGE, 3, 6), (START + 5 * PAGE, 1, 1))
+    plan = plans(mappings, {1: pages})[1]
+    later = (START + 2 * PAGE, 3 * PAGE, 2 * PAGE)
+    first = (START, 2 * PAGE, 0)
+    assert (plan.eager, plan.lazy) == (([first], [later]) if is_lazy else ([first, later], []))
+    assert plan.pagemap == pagemap((START, 2, 4), (START + 2 * PAGE, 3, 2 if is_lazy else 4), (START + 5 * PAGE, 1, 1))
+    assert plan.pages == "pages-1.img"
+
+
+def test_memory_that_two_processes_share_since_a_fork_does_not_come_later() -> None:
+    own, shared = mapping(START, 4, 0x22, OWN), mapping(START * 2, 4, 0x22, OWN)
+    pages = pagemap((START, 4, 6), (START * 2, 4, 6))
+    found = plans({1: image(own + shared), 2: image(shared)}, {1: pages, 2: pages})
+    assert [plan.lazy for plan in found.values()] == [[(START, 4 * PAGE, 0)], []]
