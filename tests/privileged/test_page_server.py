@@ -127,7 +127,7 @@ def test_without_the_watchdog_a_process_would_read_zeros() -> None:
 @only_root
 def test_a_restore_that_fails_leaves_no_page_server() -> None:
     with restored(LOOK) as job:
-        job.feed(answers=False)
+        job.feed(fills=False, answers=False)  # with all its memory it would need no page server
         job.go_on(is_armed=False)
         wait_until(lambda: not Path(f"/proc/{job.server}").exists(), "the page server has ended")
         assert job.job.wait(60) == -signal.SIGKILL
