@@ -2,6 +2,7 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from demo import cluster
@@ -66,6 +67,26 @@ def test_control_killed_in_the_middle_of_a_rerun_runs_all_its_jobs_again_or_none
         assert len(cluster.glean(*rerun)["jobs"]) == 5000
     cluster.glean("cancel", "--campaign", campaign)
     assert cluster.glean("status", "--campaign", campaign)["cancelled"] == 5000
+
+
+@pytest.mark.extended
+def test_a_fetch_in_which_control_is_killed_is_taken_up_again(one_round: None) -> None:
+    jobs = cluster_harness.submit_pi(3, samples=SAMPLES, cpus=3)
+    cluster.until("all jobs to complete", lambda: set(cluster_harness.states(jobs)) == {"Complete"}, timeout_s=300)
+    campaign, token = cluster_harness.job(jobs[0])["job"]["campaign"], "/tmp/alices-token"
+    cluster.run("head", "install", "--owner=alice", "--mode=600", f"{cluster.TOKEN_FILE}-physics", token)
+    words = f"env GLEANER_CLIENT__TOKEN_FILE={token} glean results --campaign {campaign} --to /tmp/fetched"
+    cluster.signal_web("STOP")  # so the fetch waits for its answer
+    begin = f"{words} >/dev/null 2>&1 & until pgrep -u alice -f '[g]lean results'; do sleep 0.1; done"
+    cluster.run("head", "sh", "-c", begin, user="alice")
+    cluster.signal_web("KILL")
+    cluster.kill_control()
+    cluster.until("control to lead again", cluster.is_leading, timeout_s=60)
+    fetch = partial(cluster.run, "head", *words.split(), user="alice")
+    cluster.until("the results", fetch, timeout_s=60)
+    assert fetch() == "3 results already there, not fetched again\n"
+    assert len(cluster.run("head", "find", "/tmp/fetched", "-name", "pi.txt").split()) == 3
+    cluster.run("head", "rm", "-r", "/tmp/fetched", token)
 
 
 @pytest.mark.extended
