@@ -27,7 +27,7 @@ from gleaner.agent.messages import Way
 from gleaner.agent.privileged.common import config, freezing, system_programs
 from gleaner.agent.privileged.common.disk_usage import DiskUse
 from gleaner.agent.privileged.shim.main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_RESTORE
-from gleaner.agent.runtime.core import KILLED, ContainerRuntime
+from gleaner.agent.runtime.core import ContainerRuntime
 from gleaner.agent.runtime.docker_raw import attach, count_changes, follow, request
 from gleaner.agent.runtime.images import PulledImages
 from gleaner.agent.runtime.interface import (
@@ -69,7 +69,7 @@ _CRIU_PATIENCE_S = 10
 _LOADED_WITHIN_S = 24 * 3600.0
 """An image of the record that the engine lacks is perhaps still being loaded, for so long after it was recorded."""
 _OOM_KNOWN_WITHIN_S = 1.0
-"""For so long after a container's end the engine may still learn that its memory limit was hit."""
+"""For so long after a container's end the engine may still learn that its memory limit was hit, perhaps by a child."""
 _LONGEST_LINE = 500
 _PIDS = 4096
 _NO_ROOM = "no space left on device"
@@ -376,7 +376,7 @@ class DockerRuntime(ContainerRuntime):
                     return None
                 raise
         give_up_s = time.monotonic() + _OOM_KNOWN_WITHIN_S
-        while not (at_its_limit := bool(self._state(container)["OOMKilled"])) and exit_code == KILLED:
+        while not (at_its_limit := bool(self._state(container)["OOMKilled"])) and exit_code != 0:
             if time.monotonic() > give_up_s:
                 break
             time.sleep(0.1)
