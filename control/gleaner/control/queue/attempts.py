@@ -92,7 +92,7 @@ def slice_columns(spent: Slice, *, counts: bool = True) -> dict[str, object]:
 
     Pass them to `transitions.make_transition` or `end`.
     """
-    values = spent.model_dump(exclude={"restored"})
+    values: dict[str, object] = spent.model_dump(exclude={"restored"})
     return values | {"counted_s": spent.compute_s} if counts else values
 
 
