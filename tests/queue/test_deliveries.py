@@ -164,5 +164,5 @@ def test_a_target_that_may_not_be_is_refused_at_the_submission(site: QueueHarnes
     with pytest.raises((Invalid, Conflict, ValidationError)) as refused:
         site.submit(indices=(1, 2), outputs={"to": to})
     assert said in str(refused.value)
-    with pytest.raises(ValidationError, match="this is a single job"):
+    with pytest.raises(ValidationError, match="known are job"):
         site.job(outputs={"to": TARGET})
