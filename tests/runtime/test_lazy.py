@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from tests.effort import a_few
 from tests.runtime.nodes_harness import Node, Work, wait_for
 
 from gleaner.agent.checkpoints.archive import FolderArchive
@@ -166,10 +167,14 @@ def lines_of_killed(node: Node, work: Work, saved: Published, number: int, name:
     return work.lines
 
 
-def test_whatever_is_killed_while_memory_comes_no_byte_is_wrong(pair: tuple[Node, Node], work: Work) -> None:
+@pytest.mark.parametrize("first", a_few(range(2, 22, 4), 1))
+def test_whatever_is_killed_while_memory_comes_no_byte_is_wrong(
+    pair: tuple[Node, Node], work: Work, first: int
+) -> None:
+    """Thirty kills in all, six at a time."""
     here, there = pair
     saved = saved_probe(here, work, 64, "computes")
-    for number in range(2, 122, 4):
+    for number in range(first, 122, 20):
         lines = lines_of_killed(there, work, saved, number, ("server", "watchdog", "agent")[number // 4 % 3])
         assert "wrong" not in lines, number
         assert number <= RUNS_FROM or "right" not in lines, number
