@@ -164,6 +164,16 @@ def test_a_control_that_drains_and_has_entitlements_off_keeps_its_nodes_but_no_j
     assert any(line.startswith("sinfo") for line in head.told)
 
 
+@pytest.mark.parametrize("while_it_asks_for", ["squeue", "sinfo"])
+def test_a_node_that_control_drains_meanwhile_stays_drained(tmp_path: Path, while_it_asks_for: str) -> None:
+    head = Head(tmp_path)
+    with (tmp_path / while_it_asks_for).open("a") as program:
+        program.write(f"date +%s >{tmp_path}/alive.nodes\n")
+    assert head.switch().returncode == 0
+    assert "scontrol release 7" in head.told
+    assert not any("UNDRAIN" in line for line in head.told)
+
+
 def test_what_fails_does_not_keep_it_from_the_rest(tmp_path: Path) -> None:
     head = Head(tmp_path, fails='"scontrol release 7" | "sinfo "*')
     done = head.switch()
