@@ -8,37 +8,29 @@ from gleaner.control.models.base import replaced
 from gleaner.control.models.drains import DrainPhase
 from gleaner.control.queue import drains
 from gleaner.control.queue.database import transaction
-from gleaner.control.settings import ClusterSettings
 
 
-@pytest.fixture
-def slurm(harness: ApiHarness) -> ApiHarness:
-    """Return the harness of a control program on a Slurm cluster."""
-    harness.change(cluster=ClusterSettings(backend="slurm"))
-    return harness
-
-
-def test_only_an_admin_drains_and_resumes_and_sees_drains(slurm: ApiHarness) -> None:
-    number = slurm.admin.post("/v1/nodes/drain", {"nodes": ["n1"]}).json()["id"]
+def test_only_an_admin_drains_and_resumes_and_sees_drains(harness: ApiHarness) -> None:
+    number = harness.admin.post("/v1/nodes/drain", {"nodes": ["n1"]}).json()["id"]
     for answer in (
-        slurm.user.post("/v1/nodes/drain", {"nodes": ["n2"]}),
-        slurm.user.post("/v1/nodes/drain", {"nodes": ["n2"], "dry_run": True}),
-        slurm.user.post("/v1/nodes/resume", {"nodes": ["n1"]}),
-        slurm.user.get("/v1/drains"),
-        slurm.user.get(f"/v1/drains/{number}"),
+        harness.user.post("/v1/nodes/drain", {"nodes": ["n2"]}),
+        harness.user.post("/v1/nodes/drain", {"nodes": ["n2"], "dry_run": True}),
+        harness.user.post("/v1/nodes/resume", {"nodes": ["n1"]}),
+        harness.user.get("/v1/drains"),
+        harness.user.get(f"/v1/drains/{number}"),
     ):
         assert "needs an admin's token" in detail(answer, 403)
-    assert len(slurm.admin.get("/v1/drains").json()) == 1
+    assert len(harness.admin.get("/v1/drains").json()) == 1
 
 
-def test_what_is_asked_is_stored_at_once_and_done_later(slurm: ApiHarness) -> None:
-    asked = slurm.admin.post("/v1/nodes/drain", {"nodes": ["n[1-2]", "n2,login"], "spanning": "wait"})
+def test_what_is_asked_is_stored_at_once_and_done_later(harness: ApiHarness) -> None:
+    asked = harness.admin.post("/v1/nodes/drain", {"nodes": ["n[1-2]", "n2,login"], "spanning": "wait"})
     assert asked.status_code == 202
     row = asked.json()
     assert (row["phase"], row["nodes"], row["by"]) == ("asked", ["n1", "n2", "login"], "root")
-    assert slurm.admin.get(f"/v1/drains/{row['id']}").json() == row
-    assert "being drained already, by root" in detail(slurm.admin.post("/v1/nodes/drain", {"nodes": ["n2"]}), 409)
-    assert slurm.admin.post("/v1/nodes/drain", {"nodes": ["n2"], "dry_run": True}).status_code == 202
+    assert harness.admin.get(f"/v1/drains/{row['id']}").json() == row
+    assert "being drained already, by root" in detail(harness.admin.post("/v1/nodes/drain", {"nodes": ["n2"]}), 409)
+    assert harness.admin.post("/v1/nodes/drain", {"nodes": ["n2"], "dry_run": True}).status_code == 202
 
 
 @pytest.mark.slow
@@ -51,18 +43,18 @@ def test_what_is_asked_is_stored_at_once_and_done_later(slurm: ApiHarness) -> No
         (["n[1-100][1-100]"], "these are 10000 nodes; at most 1000"),
     ],
 )
-def test_what_names_no_nodes_is_refused_in_one_line(slurm: ApiHarness, nodes: list[str], why: str) -> None:
-    assert why in detail(slurm.admin.post("/v1/nodes/drain", {"nodes": nodes}), 422)
+def test_what_names_no_nodes_is_refused_in_one_line(harness: ApiHarness, nodes: list[str], why: str) -> None:
+    assert why in detail(harness.admin.post("/v1/nodes/drain", {"nodes": nodes}), 422)
 
 
-def test_nodes_show_who_has_drained_them_while_slurm_says_that_they_are(slurm: ApiHarness) -> None:
-    number = slurm.admin.post("/v1/nodes/drain", {"nodes": ["n1"]}).json()["id"]
-    with transaction(slurm.state.engine) as db:
+def test_nodes_show_who_has_drained_them_while_slurm_says_that_they_are(harness: ApiHarness) -> None:
+    number = harness.admin.post("/v1/nodes/drain", {"nodes": ["n1"]}).json()["id"]
+    with transaction(harness.state.engine) as db:
         drains.record_progress(db, replaced(drains.one(db, number), phase=DrainPhase.EMPTYING))
 
     def shown(state: str) -> str:
-        slurm.state.cluster = seen(slurm.now_s, node("n1", state=state))
-        return str(slurm.user.get("/v1/nodes").json()["nodes"][0]["drained"])
+        harness.state.cluster = seen(harness.now_s, node("n1", state=state))
+        return str(harness.user.get("/v1/nodes").json()["nodes"][0]["drained"])
 
     assert shown("draining") == "by root"
     assert shown("idle") == "", "somebody else has set it back"

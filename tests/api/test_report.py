@@ -12,7 +12,7 @@ from gleaner.control.policy.harm import Delay
 from gleaner.control.policy.node_time import NodeTime
 from gleaner.control.queue import node_history, regular_delays
 from gleaner.control.queue.database import transaction
-from gleaner.control.settings import ClusterSettings, HistorySettings
+from gleaner.control.settings import HistorySettings
 
 
 def _month(harness: ApiHarness) -> str:
@@ -73,14 +73,13 @@ def test_energy_is_an_estimate_if_the_settings_have_the_power_of_a_core(harness:
     assert harness.admin.get("/v1/report").json()["energy_kwh"] == pytest.approx(wanted)
 
 
-def _sacct(harness: ApiHarness, path: Path, monkeypatch: pytest.MonkeyPatch, *does: str) -> None:
+def _sacct(path: Path, monkeypatch: pytest.MonkeyPatch, *does: str) -> None:
     """Put a program of that name on PATH, which does as these lines of Python say, and notes that it was asked."""
     program = path / "sacct"
     lines = (f"#!{sys.executable}", "import sys", f"open('{path}/asked', 'a').write('.')", *does)
     program.write_text("\n".join(lines))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(path))
-    harness.change(cluster=ClusterSettings(backend="slurm"))
 
 
 def test_slurms_accounting_tells_the_waits_of_regular_jobs_and_the_measured_energy(
@@ -97,7 +96,7 @@ def test_slurms_accounting_tells_the_waits_of_regular_jobs_and_the_measured_ener
         "what|is|that",
     ]
     (tmp_path / "told").write_bytes("\n".join(told).encode() + b"\ncaf\xe9|")
-    _sacct(harness, tmp_path, monkeypatch, f"sys.stdout.buffer.write(open('{tmp_path}/told', 'rb').read())")
+    _sacct(tmp_path, monkeypatch, f"sys.stdout.buffer.write(open('{tmp_path}/told', 'rb').read())")
     found = [harness.admin.get("/v1/report", accounting="true").json() for _ in range(2)]
     assert found[0]["regular"] == {"jobs": 2, "mean_wait_s": 40.0, "median_wait_s": 40.0, "late_wait_s": 60.0}
     assert (found[0]["energy_kwh"], found[0]["energy_is_measured"]) == (1.0, True)
@@ -109,7 +108,7 @@ def test_slurms_accounting_tells_the_waits_of_regular_jobs_and_the_measured_ener
 def test_accounting_is_asked_for_admins_only_and_its_silence_is_one_line(
     harness: ApiHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _sacct(harness, tmp_path, monkeypatch, "sys.exit('sacct: error: slurmdbd: Connection refused')")
+    _sacct(tmp_path, monkeypatch, "sys.exit('sacct: error: slurmdbd: Connection refused')")
     assert harness.user.get("/v1/report", accounting="true").status_code == 403
     assert not (tmp_path / "asked").exists()
     answer = harness.admin.get("/v1/report", accounting="true")

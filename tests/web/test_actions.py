@@ -10,7 +10,6 @@ from tests.web.web_harness import Shown, browser_of
 
 from gleaner.control.queue import lanes, tokens
 from gleaner.control.queue.database import transaction
-from gleaner.control.settings import ClusterSettings
 
 INPUT = f"sha256:{'1' * 64}"
 VERBS = ("hold", "release", "cancel", "migrate", "priority")
@@ -63,9 +62,6 @@ def test_the_page_lets_nobody_do_what_the_api_does_not_let_them(harness: ApiHarn
     [("nodes/drain", {"nodes": "n1"}), ("nodes/resume", {"nodes": "n1"}), ("nodes/n1/trust", {})],
 )
 def test_only_admins_touch_nodes(harness: ApiHarness, who: str, path: str, fields: Mapping[str, str]) -> None:
-    harness.state.settings = harness.state.settings.model_copy(
-        update={"cluster": ClusterSettings.model_construct(backend="slurm")}
-    )
     person = _person(harness, who)
     found = browser_of(harness, person).send(f"/web/{path}", confirmed="yes", **fields).status
     expected = person.post(f"/v1/{path}", {"nodes": ["n2"]} if fields else None).status_code
@@ -98,9 +94,6 @@ def test_cancel_asks_first_and_its_page_says_what_ends(harness: ApiHarness) -> N
 
 
 def test_drain_asks_first_unless_it_is_a_dry_run(harness: ApiHarness) -> None:
-    harness.state.settings = harness.state.settings.model_copy(
-        update={"cluster": ClusterSettings.model_construct(backend="slurm")}
-    )
     browser = browser_of(harness, harness.admin)
     assert "Resume" in browser.good("/web/drains").text
     asked = browser.send("/web/nodes/drain", nodes="node[1-2] node7", spanning="wait")

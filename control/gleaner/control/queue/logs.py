@@ -19,7 +19,7 @@ from gleaner.agent.messages import LogLines
 from gleaner.control.models.jobs import LogPage
 from gleaner.control.queue.errors import Invalid, NotCurrent, NotFound
 from gleaner.control.queue.tables import ATTEMPT, JOB, LOG, LOGGED
-from gleaner.control.queue.transitions import insert_unless_there
+from gleaner.control.queue.transitions import insert_unless_there, locked_row
 from gleaner.control.states import State
 
 MISSING = "[this line was lost together with an agent, or came too fast to be kept]"
@@ -54,7 +54,7 @@ def append(db: Connection, job: int, attempt: int, lines: LogLines, *, most_byte
         raise Invalid(f"first: no job writes {lines.first} lines")
     if not lines.lines:
         return
-    state = _state(db, job)
+    state = locked_row(db, LOGGED, job=job)  # only this transaction can add to the log until its end
     if new := _new(db, job, attempt, lines, state):
         db.execute(
             insert_unless_there(db, LOG),
@@ -64,17 +64,6 @@ def append(db: Connection, job: int, attempt: int, lines: LogLines, *, most_byte
     db.execute(update(LOGGED).where(LOGGED.c.job == job).values(size_bytes=size_bytes))
     while size_bytes > most_bytes and (freed_bytes := remove_oldest(db, job, size_bytes - most_bytes)):
         size_bytes -= freed_bytes
-
-
-def _state(db: Connection, job: int) -> Any:
-    """Return the size of the job's log and its removed part. Only the caller can add to it until the transaction's
-    end."""
-    mine = select(LOGGED).where(LOGGED.c.job == job).with_for_update()
-    row = db.execute(mine).one_or_none()
-    if row is None:
-        db.execute(insert_unless_there(db, LOGGED), {"job": job})
-        row = db.execute(mine).one()
-    return row
 
 
 def _size_bytes(db: Connection) -> ColumnElement[int]:

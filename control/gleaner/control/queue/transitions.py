@@ -151,6 +151,16 @@ def insert_unless_there(db: Connection, table: Table) -> postgresql.Insert | sql
     return sqlite.insert(table).on_conflict_do_nothing()
 
 
+def locked_row(db: Connection, table: Table, **key: object) -> Any:
+    """Return the row with this key, locked until the transaction's end. It is added if it is not there."""
+    find = select(table).where(*(table.c[name] == value for name, value in key.items())).with_for_update()
+    row = db.execute(find).one_or_none()
+    if row is None:
+        db.execute(insert_unless_there(db, table), key)
+        row = db.execute(find).one()
+    return row
+
+
 def put_on_hold(db: Connection, row: Any, *, reason: str, now_s: float) -> None:
     """Hold a job whose row is locked. A job that is already held keeps its first reason."""
     if row.held:
