@@ -19,7 +19,7 @@ from gleaner.agent.messages import LogLines
 from gleaner.control.models.jobs import LogPage
 from gleaner.control.queue.errors import Invalid, NotCurrent, NotFound
 from gleaner.control.queue.tables import ATTEMPT, JOB, LOG, LOGGED
-from gleaner.control.queue.transitions import insert_unless_there, locked_row
+from gleaner.control.queue.transitions import ensure_row, insert_unless_there
 from gleaner.control.states import State
 
 MISSING = "[this line was lost together with an agent, or came too fast to be kept]"
@@ -54,7 +54,7 @@ def append(db: Connection, job: int, attempt: int, lines: LogLines, *, most_byte
         raise Invalid(f"first: no job writes {lines.first} lines")
     if not lines.lines:
         return
-    state = locked_row(db, LOGGED, job=job)  # only this transaction can add to the log until its end
+    state = ensure_row(db, LOGGED, job=job)  # only this transaction can add to the log until its end
     if new := _new(db, job, attempt, lines, state):
         db.execute(
             insert_unless_there(db, LOG),

@@ -28,7 +28,7 @@ from gleaner.control.policy.rate_estimates import (
 from gleaner.control.policy.returns import Blame
 from gleaner.control.queue import attempts
 from gleaner.control.queue.tables import AGENT, ATTEMPT, EVENT, JOB, NODE, RATE
-from gleaner.control.queue.transitions import insert_unless_there, locked_row, record
+from gleaner.control.queue.transitions import ensure_row, insert_unless_there, record
 from gleaner.control.states import State
 
 FAULTS_UNTIL_EXCLUDED = 3
@@ -262,7 +262,7 @@ def record_costs(
     if measured is None and restored is None:
         return
     of_attempt = select(ATTEMPT.c.node).where(ATTEMPT.c.job == job, ATTEMPT.c.attempt == attempt)
-    row = locked_row(db, RATE, node=db.execute(of_attempt).scalar_one())
+    row = ensure_row(db, RATE, node=db.execute(of_attempt).scalar_one())
     values: dict[str, Any] = {}
     if measured is not None:
         if measured.way is not Way.SELF:
@@ -295,7 +295,7 @@ def record_estimate_error(db: Connection, agent: str, report: Deregistration) ->
     if report.saving_s is None or report.saving_expected_s is None:
         return
     node = db.execute(select(AGENT.c.node).where(AGENT.c.name == agent)).scalar_one()
-    row = locked_row(db, RATE, node=node)
+    row = ensure_row(db, RATE, node=node)
     took_s = report.saving_s * (LATE_FACTOR if report.was_late else 1.0)
     errors = with_error(row.errors, took_s=took_s, expected_s=report.saving_expected_s)
     db.execute(update(RATE).where(RATE.c.node == node).values(errors=errors))
@@ -313,7 +313,7 @@ def record_exposure(db: Connection, agent: str, *, vanished: bool, rules: RateRu
     until_s = row.lease_until_s if vanished else now_s
     lasted_s = max(min(until_s, row.end_s) - row.registered_s, 0)  # its deregistration may have waited on the storage
     is_loss = vanished and until_s < min(row.end_s, row.facts["end_s"])
-    rate = locked_row(db, RATE, node=row.node)
+    rate = ensure_row(db, RATE, node=row.node)
     age_s = now_s - rate.weighed_s
     values = {
         "agents_s": remaining_weight(rate.agents_s, age_s=age_s, half_life_s=rules.half_life_s) + lasted_s,

@@ -151,7 +151,7 @@ def insert_unless_there(db: Connection, table: Table) -> postgresql.Insert | sql
     return sqlite.insert(table).on_conflict_do_nothing()
 
 
-def locked_row(db: Connection, table: Table, **key: object) -> Any:
+def ensure_row(db: Connection, table: Table, **key: object) -> Any:
     """Return the row with this key, locked until the transaction's end. It is added if it is not there."""
     find = select(table).where(*(table.c[name] == value for name, value in key.items())).with_for_update()
     row = db.execute(find).one_or_none()
