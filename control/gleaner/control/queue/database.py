@@ -194,8 +194,8 @@ def _refuse_others(found: str | None) -> None:
         )
     if found not in {None, _own_revision()}:
         raise SchemaMismatch(
-            f"the queue's database is of an earlier Gleaner (tables {found}), and before 1.0 no way leads from one"
-            " version to the next: let its jobs end there, and begin here with an empty database"
+            f"the queue's database is of an earlier Gleaner (tables {found}), which this version does not read:"
+            " let its jobs end there, and begin here with an empty database"
         )
 
 
