@@ -131,7 +131,7 @@ class NeedKind(StrEnum):
 class LaneNeedRecord(QueueRecord, table=True):
     """A folder that the jobs of a lane mount, or the scheme of an input's URL.
 
-    Only nodes with all needs of the lane are offered its jobs.
+    Only nodes that meet all needs of the lane are offered its jobs.
     """
 
     __tablename__ = "lane_need"
