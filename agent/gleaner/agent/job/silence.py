@@ -13,7 +13,7 @@ class Silence:
     _written_bytes: int | None = None
 
     def record_look(self, written_bytes: int | None, computed_s: float) -> None:
-        """Record how much the job's processes have written by now. None if it is unknown, which counts as a write.
+        """Record how much the job's processes have written by now. An unknown number (None) counts as a write.
 
         The first look shows nothing, because the count before it is not known.
 
