@@ -1,6 +1,6 @@
 """One job's checkpoints and its result on the storage, as its agent writes and reads them.
 
-All calls block as long as the storage does: make them in a worker thread.
+All calls block as long as the storage does, so make them in a worker thread.
 """
 
 import math
@@ -88,7 +88,7 @@ class JobCheckpoints:
     folder: Path
     """The job's folder on the node."""
     stop_waiting: threading.Event = field(default_factory=threading.Event)
-    """Set when there is no time to wait for a file that the storage may show later."""
+    """Set when there is no time to wait for a file that the storage might show later."""
     clock: Clock = field(default_factory=SystemClock)
     _storage_since_s: float | None = None
     """The instant at which the present work with the storage began, by the monotonic clock; None if there is none."""
@@ -165,7 +165,7 @@ class JobCheckpoints:
         """Publish a checkpoint of a paused container. `mark` is called last, and returns the position of the output.
 
         `at_the_end`: there is no time for a full checkpoint if an incremental one is possible. Raises the errors of the
-        runtime's `checkpoint` and of the storage; then there is no checkpoint.
+        runtime's `checkpoint` and of the storage, in which case there is no checkpoint.
         """
         with self._working_with_storage(), self._draft(at_the_end=at_the_end) as draft:
             runtime.checkpoint(container, draft)

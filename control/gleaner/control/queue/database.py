@@ -165,7 +165,8 @@ def check_schema(engine: Engine) -> None:
 
 
 def check_tables(db: Connection) -> None:
-    """Check the tables within a transaction, because another program may have migrated them since this one started."""
+    """Check the tables within a transaction, because another program might have migrated them since this one
+    started."""
     check_revision(MigrationContext.configure(db).get_current_revision())
     if inspect(db).has_table(UNFINISHED):
         raise SchemaMismatch("a backup was put back, and that was broken off: run `glean control restore` again")

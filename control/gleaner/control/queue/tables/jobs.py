@@ -122,7 +122,7 @@ class LaneRecord(LaneKey, QueueRecord, table=True):
 
 
 class NeedKind(StrEnum):
-    """A kind of need that jobs have and a node may not satisfy."""
+    """A kind of need of jobs that a node might not satisfy."""
 
     MOUNT = "mount"
     FETCH = "fetch"
