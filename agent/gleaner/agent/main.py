@@ -24,7 +24,7 @@ from gleaner.agent.runtime.interface import RuntimeFault
 from gleaner.agent.settings import SiteAgentSettings
 from gleaner.agent.transfer.remotes import schemes
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Claim, run and save jobs on a node.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="Run jobs on a node.")
 log = structlog.get_logger()
 
 UNFIT = 3
@@ -43,7 +43,7 @@ def run(
     token_file: Annotated[Path, typer.Option(help="The file with the agent's token, mode 0600.")],
     settings: Annotated[Path | None, typer.Option(help="The settings file.")] = None,
 ) -> None:
-    """Claim, run and save jobs of Gleaner until the end."""
+    """Claim, run and save jobs until the end."""
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
