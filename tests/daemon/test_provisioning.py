@@ -12,7 +12,6 @@ from tests.slurm.slurm_harness import FakedSlurm
 
 from gleaner.agent.job_spec import JobSpec, OutputSpec
 from gleaner.agent.messages import Completed, Output, Slice
-from gleaner.control.daemon.storage_gc import remove_tokens
 from gleaner.control.models.drains import DrainTask
 from gleaner.control.models.jobs import Submission
 from gleaner.control.policy.quotas import Limit, Quantity, QuotaRules
@@ -333,20 +332,6 @@ def test_a_drained_node_gets_no_agent_and_once_it_has_left_slurm_its_name_keeps_
     (_, *calls) = faked.calls("sbatch")
     assert calls
     assert not any(word.startswith("--exclude") for call in calls for word in call["words"])
-
-
-def test_token_files_of_ended_agents_are_swept_and_those_of_others_stay(
-    harness: DaemonHarness, faked: FakedSlurm
-) -> None:
-    harness.submit_jobs(2)
-    harness.round()
-    ended, living = (agent.name for agent in harness.agents())
-    harness.register(ended, "n1")
-    harness.farewell(ended)
-    (harness.folder / "agents" / "gleaner-1-of-nobody").mkdir()
-    assert remove_tokens(harness.state.engine, harness.folder / "agents") == 2
-    assert token_of(harness, living).exists()
-    assert not token_of(harness, ended).parent.exists()
 
 
 def test_a_job_whose_pause_is_over_gets_an_agent_although_none_is_there_to_claim(

@@ -84,17 +84,6 @@ def test_slurm_going_away_after_the_first_of_two_victims_was_told_loses_nothing(
     assert len(told(harness)) == len(set(told(harness))) == counted(harness) == 2
 
 
-def test_nothing_is_held_or_decided_before_the_check_has_passed(harness: EntitlementsHarness) -> None:
-    harness.cluster.keeps_no_accounts = True
-    harness.rounds(3)
-    assert harness.cluster.heard_s == 0
-    assert "sacctmgr" in harness.state.entitlements.problem
-    assert harness.state.entitlements.view is None, "nothing is decided by settings that nobody has checked"
-    harness.cluster.keeps_no_accounts = False
-    harness.rounds()
-    assert harness.state.entitlements.problem == ""
-
-
 def test_a_control_that_cannot_write_to_the_queue_holds_nothing(harness: EntitlementsHarness) -> None:
     """Neither what it has decided anew nor what it decided before: it can release nothing."""
     with transaction(harness.state.engine) as db:
