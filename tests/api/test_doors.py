@@ -1,8 +1,6 @@
 """The limits of the two doors: no caller keeps another from an answer."""
 
-import os
 import re
-import shutil
 import socket
 import subprocess
 import threading
@@ -27,10 +25,8 @@ from gleaner.control.api.storage_threads import WAIT_AT_MOST
 from gleaner.control.control_state import STORAGE_THREADS
 from gleaner.control.models.jobs import LogPage
 from gleaner.control.queue.logs import PAGE_BYTES
-from gleaner.control.settings import AuditSettings
 from gleaner.control.web.app import with_pages
 
-NGINX = f"{os.defpath}:/usr/sbin"
 MOST_COMPLAINTS = 2100
 """A body has complaints for its fields, and not one for each of its items."""
 
@@ -291,36 +287,3 @@ def test_a_head_that_never_ends_is_cut_off(harness: ApiHarness, begin: bytes, mo
         except OSError:
             pass
     assert sent < 64 * 2**20
-
-
-@pytest.mark.skipif(shutil.which("nginx", path=NGINX) is None, reason="nginx is not installed")
-def test_the_example_for_nginx_bounds_bodies_and_names_the_caller(harness: ApiHarness, tmp_path: Path) -> None:
-    page = Path("docs/admin/install.md").read_text()
-    example = page.partition("```nginx\n")[2].partition("```")[0]
-    cert, key = _certificate(tmp_path)
-    audit = AuditSettings(file=tmp_path / "audit.jsonl")
-    harness.change(audit=audit)
-    app = create_app(harness.state, [Door.PEOPLE])
-    with served(app, certificate=cert, key=key, proxies=("127.0.0.1",)) as client:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        for old, new in (
-            ("8642", str(client.base_url.port)), ("443", f"127.0.0.1:{port}"), ("/etc/gleaner", str(tmp_path)),
-        ):  # fmt: skip
-            example = example.replace(old, new)
-        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-        own = "".join(f"{kind}_temp_path {tmp_path}/{kind};" for kind in kinds) + "access_log off;"
-        (tmp_path / "nginx.conf").write_text(f"daemon off; pid {tmp_path}/pid; events {{}} http {{ {own}\n{example} }}")
-        nginx: list[str | Path] = ["nginx", "-p", tmp_path, "-c", tmp_path / "nginx.conf", "-e", tmp_path / "log"]
-        running = subprocess.Popen(nginx, env={"PATH": NGINX})
-        try:
-            while not (tmp_path / "pid").exists():
-                assert running.poll() is None, (tmp_path / "log").read_text()
-            headers = harness.user.headers | {"X-Forwarded-For": "10.66.6.6"}
-            with httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=False, headers=headers) as front:
-                assert front.post("/v1/jobs/1/hold").status_code == 404
-                assert "nginx" in front.post("/v1/jobs", content=b"0" * 6 * 2**20).text
-        finally:
-            running.terminate()
-            running.wait(60)
-    assert '"from":"127.0.0.1:' in (tmp_path / "audit.jsonl").read_text()
