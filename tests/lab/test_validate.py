@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lab.real_slurm import output, world
+from lab.real_slurm import world
 from lab.real_slurm.record import Record, ReplayFailed, record
 from lab.real_slurm.validation import Validation, ValidationPlan, validate
 from lab.real_slurm.workloads import as_slurm_has_it, cut, made
@@ -66,17 +66,6 @@ def validation(*starts_s: tuple[float, float], offsets: int = 1) -> Validation:
 
 def test_a_jobs_difference_is_the_median_of_the_replays() -> None:
     assert validation((0, 101), (1, 103), (9, 140)).difference_s.tolist() == [1, 3]
-
-
-def test_what_slurm_differs_by_from_run_to_run_is_said_beside_our_difference() -> None:
-    found = validation((0, 101), (0, 141))
-    text = " ".join(output.lines(found))
-    assert "a start of the real Slurm varies by 20 s on average, by 20 s in the median" in text
-    assert "our replay is 10 s from the median of its runs on average" in text
-    differences, waits = output.tables(found)
-    assert differences.rows[0][6] == "10 s"
-    assert [row[1] for row in waits.rows] == ["50 s", "50 s", "70 s"]
-    assert "--repeats 2" in " ".join(output.lines(validation((0, 101))))
 
 
 @pytest.mark.nodes
