@@ -16,6 +16,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import event
 from starlette.types import Receive, Scope, Send
 from tests.api.api_harness import ApiHarness, Caller, detail, served
+from tests.readers.changes import HOPELESS
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.api.access import largest_body
@@ -77,7 +78,7 @@ def test_no_route_takes_more_than_its_limit_nor_complains_of_each_item(harness: 
                     if "requestBody" in verbs[verb] or content is too_much:
                         assert "KiB" in detail(answer, 413), path
                 schema = verbs[verb].get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
-                for body in () if schema is None else _wrong_bodies(document, schema, size_bytes):
+                for body in () if schema is None else (*HOPELESS, *_wrong_bodies(document, schema, size_bytes)):
                     answer = client.request(verb, path, content=body, headers=headers)
                     assert answer.status_code < 500, (path, body[:80], answer.text)
                     more = re.search(r"\(and (\d+) more\)", answer.text)

@@ -1,6 +1,5 @@
 """Only the leader of this epoch writes: one that was stopped, or that waited past its term, is refused."""
 
-import json
 import threading
 import time
 from collections.abc import Generator
@@ -241,18 +240,3 @@ def test_a_leader_that_is_succeeded_while_it_writes_a_token_submits_no_agent(
     harness.round()
     assert len(harness.agents()) == 1, "whoever leads now finds it, and closes it"
     assert faked.calls("sbatch") == []
-
-
-@pytest.mark.slow
-def test_pending_agents_are_withdrawn_by_the_leader_only(harness: DaemonHarness, faked: FakedSlurm) -> None:
-    faked.switch("stuck")
-    harness.submit_jobs(1)
-    led_by(harness, OLD)
-    harness.round()
-    (job,) = json.loads((faked.folder / "jobs.json").read_text())
-    assert job["state"] == "PENDING"
-    with taken_over(harness.state.engine, NEW):
-        pass
-    harness.ahead_s = 310
-    harness.round()
-    assert faked.calls("scancel") == []

@@ -150,13 +150,6 @@ def test_a_claim_that_needs_more_saves_than_an_hour_allows_is_answered_piece_by_
     assert (len(last["p"].victims), last["x"].verdict) == (3, Verdict.HOLD)
 
 
-def test_all_claims_of_one_decision_share_the_saves_that_are_left() -> None:
-    over = [runs(f"x{at}", "others", node, 6) for at, node in enumerate(NODES)]
-    claims = [wants("p", "physics", 6), wants("c", "chemistry", 6)]
-    found = decided(view(claims, over, replace(RULES, saves_left=1)))
-    assert sorted(len(found[job].victims) for job in ("p", "c")) == [0, 1]
-
-
 def test_agents_beside_the_jobs_that_are_preempted_do_not_count_for_the_ceiling() -> None:
     claim = WaitingJob("p", "physics", FIXED, Wish(3, Resources(3, 100)))
     running = [agent("node1"), runs("x2", "others", "node2", 6), runs("x3", "others", "node3", 6)]

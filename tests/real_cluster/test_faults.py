@@ -65,24 +65,6 @@ def test_agents_claim_and_keep_jobs_while_the_peoples_door_hangs_and_is_killed_a
     assert cluster.control_pid() == control, "control went with the people's door"
 
 
-@pytest.mark.extended
-def test_what_agents_saved_while_control_was_away_counts(quiet: None) -> None:
-    jobs = cluster_harness.submit_pi(1)
-    cluster_harness.wait_running(jobs)
-    cluster.hold_control()
-    try:
-        cluster.until("the agent to end", lambda: not cluster_harness.agents(), timeout_s=120)
-    finally:
-        cluster.let_control_go_on()
-    cluster.until("control to lead again", cluster.is_leading, timeout_s=60)
-    first = cluster.until(
-        "the report that waited on the storage",
-        lambda: next((a for a in cluster_harness.job(jobs[0])["attempts"] if a["ending"]), None),
-        timeout_s=60,
-    )
-    assert first["ending"] == "saved"
-
-
 def test_a_killed_agent_leaves_nothing_of_ours_to_the_next_regular_job(one_round: None) -> None:
     jobs = cluster_harness.submit_pi(1)
     (node,) = cluster_harness.wait_running(jobs).values()
