@@ -40,9 +40,9 @@ def test_times_count_from_the_origin_in_the_order_of_the_workload() -> None:
     assert found.end_s.tolist() == [60, 60]
 
 
-def validation(*starts_s: tuple[float, float], offsets: int = 1) -> Validation:
+def validation(*starts_s: tuple[float, float]) -> Validation:
     jobs = workload_of([(0, 100, 600, 3), (1, 100, 600, 4)])
-    plan = ValidationPlan(offsets=offsets, repeats=len(starts_s) // offsets)
+    plan = ValidationPlan(offsets=1, repeats=len(starts_s))
     records = tuple(
         Record(offset_s, jobs.submit_s, np.array(start_s, float), np.array(start_s) + jobs.run_s)
         for start_s, offset_s in zip(starts_s, plan.offsets_s, strict=True)

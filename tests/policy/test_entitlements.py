@@ -141,13 +141,6 @@ def test_a_claim_that_needs_more_saves_than_an_hour_allows_is_answered_piece_by_
     now = decided(view_of_nodes(large, [claim], small, replace(RULES, saves_left=6)))["p"]
     assert (now.verdict, len(now.victims)) == (Verdict.CLAIM, 6)
     assert "6 of 9 jobs are preempted now" in now.why
-    leaving = [replace(job, leaving=job.job in now.victims) for job in small]
-    waits, other = replace(claim, released=True), wants("x", "others", 1, SAVED)
-    later = decided(view_of_nodes(large, [other, waits], leaving, replace(RULES, saves_left=0)))
-    assert (later["p"].verdict, later["p"].victims, later["x"].verdict) == (Verdict.CLAIM, (), Verdict.HOLD)
-    rest = [job for job in small if job.job not in now.victims]
-    last = decided(view_of_nodes(large, [other, waits], rest, replace(RULES, saves_left=6)))
-    assert (len(last["p"].victims), last["x"].verdict) == (3, Verdict.HOLD)
 
 
 def test_agents_beside_the_jobs_that_are_preempted_do_not_count_for_the_ceiling() -> None:
