@@ -15,7 +15,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import event
 from starlette.types import Receive, Scope, Send
-from tests.api.api_harness import ApiHarness, Caller, detail, served
+from tests.api.api_harness import ApiHarness, detail, served
 from tests.readers.changes import HOPELESS
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
@@ -183,11 +183,6 @@ def _connected(client: httpx.Client, at: str = "127.0.0.1") -> socket.socket:
     return socket.create_connection(("127.0.0.1", client.base_url.port or 0), timeout=60, source_address=(at, 0))
 
 
-def _get(client: httpx.Client, path: str, caller: Caller) -> httpx.Response:
-    with httpx.Client(base_url=client.base_url, timeout=60) as own:
-        return own.get(path, headers=caller.headers)
-
-
 @pytest.mark.parametrize(
     ("begin", "drop"),
     [(b"", b""), (HEAD, b"X: y\r\n"), (HEAD + b"AUTHORIZED\r\n", b" "), (HEAD + b"\r\n", b" "), (b"", b"\r\n"),
@@ -261,7 +256,8 @@ def test_connections_without_a_request_make_room_for_others_and_those_that_are_a
             assert hanging.begun.wait(60)
             idle = [_connected(client, f"127.0.0.{2 + number % 8}") for number in range(40)]
             for _ in range(5):
-                assert _get(client, "/v1/jobs", harness.user).status_code == 200
+                answer = httpx.get(client.base_url.join("/v1/jobs"), headers=harness.user.headers, timeout=60)
+                assert answer.status_code == 200
             hanging.go_on.set()
         assert statuses == [200]
         for connection in idle:

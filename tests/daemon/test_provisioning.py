@@ -67,13 +67,14 @@ def test_a_waiting_job_brings_an_agent_with_a_row_an_id_and_a_token_for_the_owne
     assert harness.state.problem == ""
 
 
-def leave_a_result_for(target: str, harness: DaemonHarness) -> tuple[int, str]:
-    """Let a job with this target succeed on the first agent; return the job and the agent, which lives on."""
+def test_a_result_that_waits_to_be_delivered_brings_an_agent_where_none_is(
+    harness: DaemonHarness, faked: FakedSlurm
+) -> None:
     harness.state.settings = harness.state.settings.model_copy(
         update={"outputs": OutputSettings(urls=("file:///d/{group}/",))}
     )
-    spec = JobSpec(name="j", image="i", outputs=OutputSpec(to=target))
-    rules = jobs.SubmissionRules(1, targets=(target,))
+    spec = JobSpec(name="j", image="i", outputs=OutputSpec(to="file:///d/g/"))
+    rules = jobs.SubmissionRules(1, targets=("file:///d/g/",))
     with transaction(harness.state.engine) as db:
         jobs.submit(db, Submission(job=spec), group="g", rules=rules, now_s=harness.now_s)
     harness.round()
@@ -84,16 +85,9 @@ def leave_a_result_for(target: str, harness: DaemonHarness) -> tuple[int, str]:
     done = Completed(exit_code=0, output=output, slice=Slice(started_s=1.0))
     with transaction(harness.state.engine) as db:
         attempt_reports.record_completion(db, work.job, work.attempt, done, now_s=harness.now_s)
-    return work.job, agent.name
-
-
-def test_a_result_that_waits_to_be_delivered_brings_an_agent_where_none_is(
-    harness: DaemonHarness, faked: FakedSlurm
-) -> None:
-    _, agent = leave_a_result_for("file:///d/g/", harness)
     harness.round()
     assert len(harness.agents()) == 1  # the agent that is there delivers
-    harness.farewell(agent)
+    harness.farewell(agent.name)
     end_jobs(faked.folder)
     harness.round()
     assert len(harness.agents()) == 2

@@ -20,12 +20,6 @@ def chemistry_has_all(harness: EntitlementsHarness, kind: JobClass = SAVED) -> N
     harness.cluster.pass_time(4000)
 
 
-def a_wide_claim(harness: EntitlementsHarness) -> None:
-    """Four CPUs of each of two nodes."""
-    harness.cluster.enter("wide", "physics", 8)
-    harness.cluster.change("wide", nodes_at_least=2)
-
-
 def told(harness: EntitlementsHarness) -> list[str]:
     return [job for act, job in harness.cluster.acts if act in {"signal", "requeue"}]
 
@@ -71,7 +65,8 @@ def test_a_victim_is_told_once_more_and_counted_once_if_control_is_killed_before
 
 def test_slurm_going_away_after_the_first_of_two_victims_was_told_loses_nothing(harness: EntitlementsHarness) -> None:
     chemistry_has_all(harness)
-    a_wide_claim(harness)
+    harness.cluster.enter("wide", "physics", 8)
+    harness.cluster.change("wide", nodes_at_least=2)  # four CPUs of each
     harness.cluster.goes_away_after = len(harness.cluster.acts) + 1
     harness.rounds()
     (first,) = told(harness)

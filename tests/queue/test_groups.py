@@ -17,18 +17,13 @@ def claim(harness: QueueHarness, agent: str, known: Shares, **more: Any) -> tupl
     return harness.claim(agent, shares=lambda _db: known, **more)
 
 
-def held_now(harness: QueueHarness, rules: ShareRules | None = None) -> Shares:
-    found = harness.look(group_usage)
-    return Shares(rules or ShareRules(), found.capacity_cpus, found.holds_cpus, found.waiting)
-
-
 def test_a_group_with_ten_jobs_starts_beside_one_that_has_submitted_a_thousand_before(harness: QueueHarness) -> None:
     harness.submit(indices=tuple(range(1000)), group="physics")
     few = harness.submit(indices=tuple(range(10)), group="chemistry").jobs
     running: Counter[str] = Counter()
     for name in ("a", "b", "c"):  # one round's agents, of 4 cores each
         harness.agent(name, cpus=4)
-        running.update(job.group for job in claim(harness, name, held_now(harness), cpus=4))
+        running.update(job.group for job in claim(harness, name, harness.look(group_usage), cpus=4))
     assert running == {"physics": 6, "chemistry": 6}
     assert harness.row(few[0]).state is State.RUNNING
 

@@ -25,15 +25,10 @@ FROZEN = Path(drains.__file__).parent / "migrations" / "versions"
 BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 
 
-def _empty(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
-    if kind == "sqlite":
-        return connect(f"sqlite:///{tmp_path / 'empty.db'}")
-    return connect(request.getfixturevalue("empty_postgres_url"))
-
-
 @pytest.mark.parametrize("kind", BOTH)
 def test_a_database_without_tables_says_what_to_run(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    engine = _empty(kind, request, tmp_path)
+    is_sqlite = kind == "sqlite"
+    engine = connect(f"sqlite:///{tmp_path}/empty.db" if is_sqlite else request.getfixturevalue("empty_postgres_url"))
     with pytest.raises(SchemaMismatch, match="no tables yet: run `glean control migrate`"):
         check_schema(engine)
     with pytest.raises(SchemaMismatch, match="run `glean control migrate`"), snapshot(engine) as db:

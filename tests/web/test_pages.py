@@ -14,7 +14,6 @@ from tests.slurm.records import node, seen
 from tests.web.web_harness import Shown, browser_of, markup
 
 from gleaner.agent.messages import LogLines
-from gleaner.control.control_state import ControlState
 from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.models.searches import ROWS_A_PAGE
 from gleaner.control.queue import decisions, logs, node_health, queries
@@ -34,11 +33,6 @@ PAGES = (
     "/web/submit",
 )
 STATIC = Path(rendering.__file__).parent / "static"
-
-
-def _saw(state: ControlState, *names: str, now_s: float) -> None:
-    """Control's last look at a cluster of these nodes."""
-    state.cluster = seen(now_s, *(node(name, 8, 16384) for name in names))
 
 
 @pytest.mark.slow
@@ -196,7 +190,7 @@ def test_a_wrong_search_is_refused_in_one_line(harness: ApiHarness, query: str) 
 
 
 def test_nodes_say_what_is_wrong_and_what_to_do(harness: ApiHarness) -> None:
-    _saw(harness.state, "n1", "n2", now_s=harness.now_s)
+    harness.state.cluster = seen(harness.now_s, node("n1", 8, 16384), node("n2", 8, 16384))
     harness.state.wrong_clocks = {"n2": 90.0}
     with transaction(harness.state.engine) as db:
         node_health.record_fault(db, "n1", now_s=harness.now_s, faults_until_excluded=1)
