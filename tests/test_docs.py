@@ -155,17 +155,6 @@ def test_the_pictures_are_those_that_the_program_draws() -> None:
         assert (ROOT / "docs" / name).read_text() == draw(), f"docs/{name} is old: run `make diagrams`"
 
 
-def test_the_four_events_of_the_picture_are_those_of_the_job_that_it_follows() -> None:
-    """It computes; it is saved within a round; a regular job gets its node after the round; it continues elsewhere."""
-    drawn = runpy.run_path(str(ROOT / "docs" / "figures.py"))
-    (computes_s, node, _), saved, (begin_s, regular, _), again = drawn["EVENTS"]
-    *_, before, after = drawn["FOLLOWED"]
-    assert before.restored_s < computes_s < before.saves_s < before.end_s
-    assert (saved[:2], again[:2]) == ((before.end_s, before.node), (after.begin_s, after.node))
-    assert node == before.node == regular != after.node
-    assert any(before.end_s < round_end_s < begin_s for round_end_s in drawn["RUNS"]["timeline"].round_ends_s)
-
-
 def test_what_criu_cannot_save_is_what_the_agents_say() -> None:
     names = {"path": "FILE", "size": "N", "what": "X"}
     said = [[kind.reason.format(**names), kind.advice] for kind in criu_reasons.KINDS]

@@ -77,7 +77,7 @@ def test_a_report_with_too_many_words_is_cut_not_refused(harness: ApiHarness) ->
     job = harness.user.submit(spec={"retries": 0})
     agent = harness.agent()
     agent.claim()
-    body = {"exit_code": 127, "reason": "no such \0 file " * 1000, "slice": SLICE}
+    body = {"exit_code": 127, "reason": "no such \0 file \ud800" * 1000, "slice": SLICE}
     assert agent.report(job, 1, "completed", body).status_code == 204
     shown = harness.user.get(f"/v1/jobs/{job}").json()["attempts"][0]["detail"]
     assert shown.startswith("exit code 127: no such \ufffd file")

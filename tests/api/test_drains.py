@@ -58,18 +58,3 @@ def test_nodes_show_who_has_drained_them_while_slurm_says_that_they_are(harness:
 
     assert shown("draining") == "by root"
     assert shown("idle") == "", "somebody else has set it back"
-
-
-@pytest.mark.slow
-def test_its_owner_moves_a_job(harness: ApiHarness) -> None:
-    one, other = harness.agent("n1"), harness.agent("n2")
-    job = harness.user.submit()
-    one.claim()
-    assert harness.user.post(f"/v1/jobs/{job}/migrate", {"to": "n2"}).json()["state"] == "Running"
-    beat = one.ask("beat", {"attempts": [{"job": job, "attempt": 1}]}).json()
-    assert (beat["orders"], beat["vacate"]) == (["vacate"], False)
-    published = harness.publish_checkpoint(job, 1)
-    assert one.saved(job, 1, published).status_code == 204
-    assert harness.user.get(f"/v1/jobs/{job}").json()["waits_because"] == "it is being moved from n1 to n2"
-    assert one.claim() == []
-    assert [each["job"] for each in other.claim()] == [job]

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from tests.api.api_harness import ApiHarness, Caller, detail
 from tests.api.uploads import put_part, uploads_left
 from tests.made_images import MadeImage, of_sizes, tar
 
-from gleaner.agent.runtime.images import IMAGE_PART, image_key
+from gleaner.agent.runtime.images import image_key
 from gleaner.control.daemon.storage_gc import ORPHAN_AGE_S, remove_orphans
 from gleaner.control.settings import ImageSettings
 
@@ -35,13 +34,6 @@ def pushed(caller: Caller, image: MadeImage, name: str = "pi:1", **more: object)
 def remove(caller: Caller, name: str) -> Response:
     answer: Response = caller.client.delete(f"/v1/images/{name}", headers=caller.headers)
     return answer
-
-
-def stored_archive(harness: ApiHarness, image: MadeImage) -> bytes:
-    (claimed,) = harness.agent("n9", architecture="x86_64").claim()
-    assert claimed["image_id"] == image.image_id
-    archive = harness.storage.open(image_key(image.image_id), claimed["image_digest"])
-    return b"".join(archive.read(IMAGE_PART))
 
 
 def limit(harness: ApiHarness, **images: object) -> None:
@@ -145,15 +137,3 @@ def test_an_admin_can_forbid_pushes(harness: ApiHarness) -> None:
     ):
         assert "[images] push" in detail(answer, 403)
     assert len(harness.user.get("/v1/images").json()) == 1
-
-
-def test_an_image_that_was_damaged_in_the_storage_is_stored_anew_by_another_push(
-    harness: ApiHarness, tmp_path: Path
-) -> None:
-    image = MadeImage()
-    pushed(harness.user, image)
-    harness.user.submit(spec={"image": "pi:1"})
-    (pack,) = (tmp_path / "storage" / image_key(image.image_id)).glob("*.pack")
-    pack.write_bytes(bytes(pack.stat().st_size))
-    pushed(harness.caller("user", "zoe", "cms"), image)
-    assert image.layers[1] in stored_archive(harness, image)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.api.api_harness import START_S, ApiHarness, detail
+from tests.api.api_harness import ApiHarness, detail
 from tests.slurm.records import agent, node, seen
 
 from gleaner.control.policy.returns import FIRST_EXCLUSION_S
@@ -114,36 +114,6 @@ def test_a_waiting_job_says_why(harness: ApiHarness) -> None:
     assert says().startswith("the partition gleaner is DOWN, so no agent starts: `scontrol update PartitionName=")
     harness.user.post(f"/v1/jobs/{job}/hold")
     assert says().startswith("held: by alice")
-
-
-def test_a_saved_job_says_which_node_it_waits_for(harness: ApiHarness) -> None:
-    job = harness.user.submit()
-    saver = harness.agent("n9", criu="4.2", cpu_features=["avx", "amx"])
-    saver.claim()
-    saver.saved(job, 1, harness.publish_checkpoint(job, 1))
-    saver.ask("farewell", {"ended_s": START_S + 60})
-
-    _cluster(harness, node("n1", 8, 16384))
-    poor = harness.agent("n1", criu="4.1", cpu_features=["avx"])
-    says = harness.user.get(f"/v1/jobs/{job}").json()["waits_because"]
-    assert says == "waits for a node with CRIU >= 4.2 and CPU feature amx (saved on n9)"
-    assert poor.claim() == []
-    (given,) = harness.agent("n2", criu="4.10", cpu_features=["amx", "avx", "sse"]).claim()
-    assert given["checkpoint"]["has_memory"] is True
-    assert harness.user.get(f"/v1/jobs/{job}").json()["waits_because"] is None
-
-
-def test_log_lines_of_all_slices_are_one_text(harness: ApiHarness) -> None:
-    job = harness.user.submit()
-    agent = harness.agent()
-    attempt = agent.claim()[0]["attempt"]
-    assert agent.report(job, attempt, "log", {"first": 0, "lines": ["one", "two\0", "\u00e9"]}).status_code == 204
-    assert agent.report(job, attempt, "log", {"first": 2, "lines": ["\u00e9", "four"]}).status_code == 204
-    page = harness.user.get(f"/v1/jobs/{job}/log").json()
-    assert page == {"first": 0, "lines": ["one", "two\ufffd", "\u00e9", "four"], "ended": False, "next": None}
-    agent.completed(job, attempt)
-    page = harness.user.get(f"/v1/jobs/{job}/log", first=1).json()
-    assert (page["lines"], page["ended"]) == (["two\ufffd", "\u00e9", "four"], True)
 
 
 def test_nodes_show_who_uses_them_and_which_are_left_alone(harness: ApiHarness) -> None:

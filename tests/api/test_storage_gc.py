@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from structlog.testing import capture_logs
 from tests.api.api_harness import ApiHarness, control_on, detail
 from tests.api.test_images import pushed
 from tests.api.test_inputs import put
-from tests.api.uploads import put_part
 from tests.made_images import MadeImage
 
 from gleaner.agent.checkpoints.draft import FolderDraft
@@ -233,25 +232,6 @@ def test_a_program_that_leads_no_longer_removes_nothing_more(harness: ApiHarness
     with pytest.raises(NotLeading):
         remove_archives(harness.state)
     assert harness.storage.keys("jobs") == left
-
-
-def test_what_is_sent_again_while_a_pass_looks_stays(harness: ApiHarness, tmp_path: Path) -> None:
-    key = f"images/{'1' * 64}"
-
-    class Looking(FolderStorage):
-        def keys(self, prefix: str) -> Sequence[str]:
-            if prefix == "jobs":
-                assert put_part(harness.user, "images", f"sha256:{'1' * 64}", b"x", 1).status_code == 200
-            return super().keys(prefix)
-
-    harness.user.submit()
-    with harness.storage.draft(key) as draft:
-        draft.publish({})
-    harness.state.steady_clock = lambda: 0.0
-    assert remove_orphans(harness.state) == 0
-    harness.state.storage, harness.state.steady_clock = Looking(tmp_path / "storage"), lambda: ORPHAN_AGE_S
-    assert remove_orphans(harness.state) == 0
-    assert harness.storage.keys("images") == [key]
 
 
 def test_a_pass_removes_each_kind_of_file_by_its_own_age(harness: ApiHarness) -> None:

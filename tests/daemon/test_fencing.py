@@ -1,7 +1,5 @@
 """Only the leader of this epoch writes: one that was stopped, or that waited past its term, is refused."""
 
-import json
-import tempfile
 import threading
 import time
 from collections.abc import Generator
@@ -10,13 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from sqlalchemy import Connection, Engine, delete, literal, select, text
 from tests.daemon.daemon_harness import DaemonHarness
 from tests.daemon.daemon_harness import settings as of_slurm
-from tests.databases import new_sqlite
-from tests.effort import examples
 from tests.slurm.slurm_harness import FakedSlurm
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
@@ -25,7 +19,6 @@ from gleaner.control.daemon.leader import Leadership
 from gleaner.control.queue import leader, tokens
 from gleaner.control.queue.database import connect, transaction
 from gleaner.control.queue.errors import NotLeading, QueueBusy
-from gleaner.control.queue.leader import Term
 from gleaner.control.queue.tables import LEADER, TOKEN
 
 TERM_S = 30.0
@@ -220,37 +213,6 @@ def test_the_databases_own_clock_is_the_time_in_seconds(queue_engine: Engine) ->
     assert before_s - 0.01 <= found <= time.time() + 0.01
 
 
-steps = st.lists(st.tuples(st.sampled_from(["tick", "write", "pass"]), st.integers(0, 2)), min_size=20, max_size=40)
-
-
-@pytest.mark.slow
-@given(steps)
-@settings(max_examples=examples(40))
-def test_whatever_is_stopped_when_no_older_epoch_writes_after_a_newer_one(steps: list[tuple[str, int]]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        engine = connect(new_sqlite(Path(folder)))
-        programs = [Program(engine, f"head{number}:1:1:elsewhere") for number in range(3)]
-        wrote: list[int] = []
-        for number, (what, who) in enumerate(steps):
-            program = programs[who]
-            match what:
-                case "pass":
-                    for each in programs:
-                        each.now_s += 20
-                case "tick":
-                    program.tick()
-                case _:
-                    try:
-                        program.write(str(number))
-                    except NotLeading:
-                        assert not program.state.is_leader
-                    else:
-                        assert program.state.term == Term(program.holder, epoch(engine))
-                        wrote.append(epoch(engine))
-        assert wrote == sorted(wrote)
-        engine.dispose()
-
-
 def led_by(harness: DaemonHarness, holder: str) -> Leadership:
     """Let the harness's program lead while its own clock stands still."""
     harness.state.steady_clock = lambda: 0.0
@@ -278,18 +240,3 @@ def test_a_leader_that_is_succeeded_while_it_writes_a_token_submits_no_agent(
     harness.round()
     assert len(harness.agents()) == 1, "whoever leads now finds it, and closes it"
     assert faked.calls("sbatch") == []
-
-
-@pytest.mark.slow
-def test_pending_agents_are_withdrawn_by_the_leader_only(harness: DaemonHarness, faked: FakedSlurm) -> None:
-    faked.switch("stuck")
-    harness.submit_jobs(1)
-    led_by(harness, OLD)
-    harness.round()
-    (job,) = json.loads((faked.folder / "jobs.json").read_text())
-    assert job["state"] == "PENDING"
-    with taken_over(harness.state.engine, NEW):
-        pass
-    harness.ahead_s = 310
-    harness.round()
-    assert faked.calls("scancel") == []

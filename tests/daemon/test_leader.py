@@ -58,17 +58,6 @@ def test_a_database_whose_clock_was_set_back_is_led_again_although_its_leader_ha
     assert second_state.is_leader
 
 
-def test_a_leader_that_lives_goes_on_where_its_databases_clock_was_set_back(
-    queue_engine: Engine, tmp_path: Path
-) -> None:
-    first, first_state = leadership(queue_engine, tmp_path, this_program())
-    second, second_state = leadership(queue_engine, tmp_path, ELSEWHERE)
-    for now_s in (1e6, 1e6 - 3600, 1e6 - 3595):
-        first.tick(now_s)
-        second.tick(now_s)
-    assert (first_state.is_leader, second_state.is_leader) == (True, False)
-
-
 def test_one_leads_and_the_other_only_reads_until_the_term_ends(queue_engine: Engine, tmp_path: Path) -> None:
     first, first_state = leadership(queue_engine, tmp_path, this_program())
     second, second_state = leadership(queue_engine, tmp_path, ELSEWHERE)

@@ -1,27 +1,18 @@
 """Control's loops, most of them by a virtual clock: no thread, no Slurm, no waiting, and the same each time."""
 
 import math
-import random
 import threading
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from sqlalchemy import literal
 from structlog.testing import capture_logs
 from tests.databases import new_sqlite
-from tests.slurm.fake_cluster import FakeCluster
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import StorageError
-from gleaner.agent.job_spec import JobSpec
 from gleaner.control.control_state import ControlState
-from gleaner.control.daemon.leader import Leadership, this_program
 from gleaner.control.daemon.loops import Loop, LoopThreads, do_each
-from gleaner.control.daemon.main import control_loops
-from gleaner.control.models.jobs import Submission
-from gleaner.control.queue import jobs, retention
-from gleaner.control.queue.database import connect, transaction
+from gleaner.control.queue.database import connect
 from gleaner.control.queue.errors import (
     Conflict,
     Invalid,
@@ -32,84 +23,9 @@ from gleaner.control.queue.errors import (
     SchemaMismatch,
 )
 from gleaner.control.settings import (
-    ClusterSettings,
-    EntitlementSettings,
-    QueueSettings,
-    RoundSettings,
     Settings,
-    StorageSettings,
 )
 from gleaner.control.slurm.interface import ClusterUnavailable
-
-START_S = 1_000_000.0
-
-
-@dataclass
-class VirtualControl:
-    """A control program whose loops run in the order in which they are due, by a clock that jumps."""
-
-    folder: Path
-    mode: str = "off"
-    now_s: float = START_S
-    slurm: FakeCluster = field(default_factory=FakeCluster)
-    done: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
-
-    def __post_init__(self) -> None:
-        self.folder.mkdir(parents=True)
-        FolderStorage(self.folder / "storage").prepare()
-        settings = Settings(
-            queue=QueueSettings(url=new_sqlite(self.folder)),
-            rounds=RoundSettings(length_s=1e6, shortest_slice_s=60, poll_s=20, pending_limit_s=300),
-            cluster=ClusterSettings(backend="slurm"),
-            storage=StorageSettings(folder=self.folder / "storage"),
-            entitlements=EntitlementSettings.model_validate(
-                {"mode": self.mode, "partitions": ("shared",), "entitled": {"physics": 100.0}}
-            ),
-        )
-        self.state = ControlState(
-            settings,
-            connect(settings.queue.url),
-            FolderStorage(self.folder / "storage"),
-            clock=lambda: self.now_s,
-            steady_clock=lambda: self.now_s,
-            database_clock=lambda: literal(self.now_s),
-            random_bytes=random.Random(7).randbytes,
-        )
-        self.loops = control_loops(self.state, Leadership(self.state, this_program()), self.slurm)
-
-    def submit_jobs(self, count: int) -> None:
-        spec = JobSpec(name="j", image="i", command=("true",), cpus=6, memory_mib=100)
-        with transaction(self.state.engine) as db:
-            wanted = Submission(job=spec, indices=tuple(range(count)))
-            jobs.submit(db, wanted, group="g", rules=jobs.SubmissionRules(1), now_s=self.now_s)
-
-    def live(self, seconds: float) -> None:
-        """Do a step of each loop whenever it is due."""
-        end_s = self.now_s + seconds
-        due_s = {loop.name: self.now_s for loop in self.loops}
-        while (loop := min(self.loops, key=lambda loop: due_s[loop.name])) and due_s[loop.name] < end_s:
-            self.now_s = due_s[loop.name]
-            loop.run_once(self.state, self.now_s)
-            self.done.append((self.now_s - START_S, loop.name))
-            due_s[loop.name] += loop.every_s
-        self.now_s = end_s
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "PAUSE_S", 0.0)
-
-
-@pytest.mark.slow
-def test_with_entitlements_provisioning_asks_slurm_nothing_of_its_own(tmp_path: Path) -> None:
-    """In a dry run, so that no rights are needed. Both loops look; only one of them asks."""
-    control = VirtualControl(tmp_path / "control", mode="dry-run")
-    control.live(600)
-    counts = {name: len([one for _, one in control.done if one == name]) for name in ("provisioning", "entitlements")}
-    assert counts == {"provisioning": 30, "entitlements": 120}
-    assert control.state.cluster is not None and len(control.state.cluster.nodes) == 3
-    assert control.state.entitlements.problem == ""
-    assert len(control.slurm.read_s) <= counts["entitlements"] + 1, "the first round has nothing to share"
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from tests.slurm.slurm_harness import FakedSlurm
 
 from gleaner.agent.job_spec import JobSpec, OutputSpec
 from gleaner.agent.messages import Completed, Output, Slice
-from gleaner.control.daemon.storage_gc import remove_tokens
 from gleaner.control.models.drains import DrainTask
 from gleaner.control.models.jobs import Submission
 from gleaner.control.policy.quotas import Limit, Quantity, QuotaRules
@@ -68,13 +67,14 @@ def test_a_waiting_job_brings_an_agent_with_a_row_an_id_and_a_token_for_the_owne
     assert harness.state.problem == ""
 
 
-def leave_a_result_for(target: str, harness: DaemonHarness) -> tuple[int, str]:
-    """Let a job with this target succeed on the first agent; return the job and the agent, which lives on."""
+def test_a_result_that_waits_to_be_delivered_brings_an_agent_where_none_is(
+    harness: DaemonHarness, faked: FakedSlurm
+) -> None:
     harness.state.settings = harness.state.settings.model_copy(
         update={"outputs": OutputSettings(urls=("file:///d/{group}/",))}
     )
-    spec = JobSpec(name="j", image="i", outputs=OutputSpec(to=target))
-    rules = jobs.SubmissionRules(1, targets=(target,))
+    spec = JobSpec(name="j", image="i", outputs=OutputSpec(to="file:///d/g/"))
+    rules = jobs.SubmissionRules(1, targets=("file:///d/g/",))
     with transaction(harness.state.engine) as db:
         jobs.submit(db, Submission(job=spec), group="g", rules=rules, now_s=harness.now_s)
     harness.round()
@@ -85,16 +85,9 @@ def leave_a_result_for(target: str, harness: DaemonHarness) -> tuple[int, str]:
     done = Completed(exit_code=0, output=output, slice=Slice(started_s=1.0))
     with transaction(harness.state.engine) as db:
         attempt_reports.record_completion(db, work.job, work.attempt, done, now_s=harness.now_s)
-    return work.job, agent.name
-
-
-def test_a_result_that_waits_to_be_delivered_brings_an_agent_where_none_is(
-    harness: DaemonHarness, faked: FakedSlurm
-) -> None:
-    _, agent = leave_a_result_for("file:///d/g/", harness)
     harness.round()
     assert len(harness.agents()) == 1  # the agent that is there delivers
-    harness.farewell(agent)
+    harness.farewell(agent.name)
     end_jobs(faked.folder)
     harness.round()
     assert len(harness.agents()) == 2
@@ -333,20 +326,6 @@ def test_a_drained_node_gets_no_agent_and_once_it_has_left_slurm_its_name_keeps_
     (_, *calls) = faked.calls("sbatch")
     assert calls
     assert not any(word.startswith("--exclude") for call in calls for word in call["words"])
-
-
-def test_token_files_of_ended_agents_are_swept_and_those_of_others_stay(
-    harness: DaemonHarness, faked: FakedSlurm
-) -> None:
-    harness.submit_jobs(2)
-    harness.round()
-    ended, living = (agent.name for agent in harness.agents())
-    harness.register(ended, "n1")
-    harness.farewell(ended)
-    (harness.folder / "agents" / "gleaner-1-of-nobody").mkdir()
-    assert remove_tokens(harness.state.engine, harness.folder / "agents") == 2
-    assert token_of(harness, living).exists()
-    assert not token_of(harness, ended).parent.exists()
 
 
 def test_a_job_whose_pause_is_over_gets_an_agent_although_none_is_there_to_claim(

@@ -1,8 +1,6 @@
 """A backup that was taken while control ran, put back on each kind of database, with a real storage."""
 
-import itertools
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,10 +13,9 @@ from gleaner.agent.checkpoints.interface import checkpoint_key, output_key
 from gleaner.control.daemon import putting_back
 from gleaner.control.queue import backup, leader
 from gleaner.control.queue.backup import BackupFailed
-from gleaner.control.queue.database import UNFINISHED, check_schema, connect, migrate, transaction
+from gleaner.control.queue.database import UNFINISHED, check_schema, connect, migrate
 from gleaner.control.queue.errors import SchemaMismatch
 from gleaner.control.queue.recovery import Recovered
-from gleaner.control.queue.tables import LEADER
 from gleaner.control.states import State
 
 AWAY_S = 1e6
@@ -176,26 +173,6 @@ def test_a_damaged_backup_changes_nothing(harness: QueueHarness, storage: Folder
     with pytest.raises(BackupFailed):
         restore(harness, file)
     assert harness.row(job).state is State.NEW
-
-
-def test_a_backup_ends_although_others_write_between_any_two_of_its_steps(
-    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A copy in several transactions begins anew at each write of others."""
-    harness = QueueHarness(connect(sqlite_url))
-    steps = itertools.count()
-
-    def step_and_write() -> float:
-        step = next(steps)
-        with transaction(harness.engine) as db:
-            db.execute(LEADER.update().values(holder=f"control {step}"))
-        return step
-
-    monkeypatch.setattr(time, "monotonic", step_and_write)
-    monkeypatch.setattr(backup, "COPY_PAGES", 10)
-    monkeypatch.setattr(backup, "LONGEST_S", 200.0)
-    harness.do(leader.try_lead, "control on head", now=leader.NOW, term_s=60.0)
-    assert backup.back_up(harness.engine, tmp_path / "backup") > 0
 
 
 def test_what_agents_publish_while_a_backup_is_loaded_counts(

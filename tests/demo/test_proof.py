@@ -39,15 +39,6 @@ def test_whatever_is_wrong_with_a_run_is_a_doubt(run: Run, doubt: str) -> None:
     assert doubts(replace(GOOD, run=run), WHOLE, events=EVENTS) == [doubt]
 
 
-def test_a_fresh_start_in_place_of_a_restore_leaves_the_right_files_and_is_doubted_all_the_same() -> None:
-    anew = Run(FILES, ["start 1", "event 1", "event 2", *log(numbers=[1, 2, 3, 4, 5])])
-    assert doubts(SlicedRun(anew, ["node1", "node2"], restores=0), WHOLE, events=EVENTS) == [
-        "the process started 2 times",
-        "the log holds 7 event lines (5 different) for 5 events",
-        "restored 0 times, not 2",
-    ]
-
-
 LOST: dict[str, object] = {"ending": "lost", "agent": "a1", "node": "node1", "detail": "a1 fell silent"}
 
 
@@ -60,28 +51,6 @@ def test_a_slice_that_a_dead_node_ended_is_named_and_only_the_result_is_compared
     assert doubts(again, WHOLE, events=EVENTS) == []
     wrong = replace(again, run=Run({**FILES, "result.json": b"{ }"}, again.run.log))
     assert doubts(wrong, WHOLE, events=EVENTS) == ["files differ: result.json"]
-
-
-def test_an_agent_that_crashed_on_a_node_that_is_up_is_no_outside_event_and_fails_the_proof() -> None:
-    assert ended_from_outside([LOST], lost_nodes_of={"a2"}) == []
-    crashed = broken([LOST], lost_nodes_of={"a2"})
-    assert crashed == ["slice 1 on node1: lost: a1 fell silent"]
-    assert doubts(replace(GOOD, broken=crashed), WHOLE, events=EVENTS) == crashed
-    outside = replace(GOOD, broken=crashed, ended_from_outside=["slice 2 on node2: lost: a2 fell silent"])
-    assert doubts(outside, WHOLE, events=EVENTS) == crashed, "an outside event excuses no other slice"
-
-
-@pytest.mark.parametrize(
-    "detail",
-    [
-        "node fault: its process was killed from outside, and not for its memory limit",
-        "node fault: its container was removed by somebody else",
-    ],
-)
-def test_a_container_that_somebody_else_killed_is_an_outside_event(detail: str) -> None:
-    killed = {"ending": "returned", "agent": "a1", "node": "n1", "detail": detail}
-    assert ended_from_outside([killed], lost_nodes_of=()) == [f"slice 1 on n1: returned: {detail}"]
-    assert broken([killed], lost_nodes_of=()) == []
 
 
 @pytest.mark.parametrize(

@@ -263,17 +263,6 @@ def test_what_was_marked_although_nobody_said_so_is_set_back_when_the_slurm_admi
     assert harness.nodes.acts == [("drain", "n1", "n2"), ("resume", "n1", "n2")], "nobody was told to leave"
 
 
-def test_a_job_that_somebody_else_put_back_without_a_hold_is_not_released(harness: DrainsHarness) -> None:
-    harness.nodes.run("12", "n1", kind=JobClass.PREEMPTIBLE)
-    harness.nodes.stubborn.add("12")
-    number = harness.ask("n1")
-    harness.done(number, rounds=2)
-    harness.nodes.requeued("12")
-    drain = harness.done(number)
-    assert (drain.phase, drain.said) == (DrainPhase.EMPTY, "")
-    assert harness.nodes.acts == [("drain", "n1"), ("requeue", "12")]
-
-
 def dying(at: int, *, after: bool) -> FakeCluster:
     return FakeCluster(dies_after=at) if after else FakeCluster(dies_before=at)
 
@@ -329,36 +318,6 @@ def test_a_drain_of_a_node_that_slurm_does_not_know_is_refused_at_once(harness: 
     assert harness.nodes.acts == []
 
 
-def test_a_resume_of_a_node_that_slurm_does_not_know_is_refused_at_once(harness: DrainsHarness) -> None:
-    refused = harness.done(harness.ask("nodeX", task=DrainTask.RESUME), rounds=1)
-    said = "not drained by us: nodeX (the scheduler does not know it)"
-    assert (refused.phase, refused.said) == (DrainPhase.REFUSED, said)
-
-
-@pytest.mark.parametrize("is_empty", [False, True])
-def test_a_node_that_leaves_slurm_while_it_is_drained_stops_nothing_and_is_named(
-    harness: DrainsHarness, *, is_empty: bool
-) -> None:
-    harness.nodes.run("20", "n2")
-    number = harness.ask("n1", "n2")
-    harness.done(number)
-    if is_empty:
-        harness.nodes.jobs.clear()
-        harness.done(number)
-    harness.nodes.names = ("n2", "n3")
-    seen = harness.done(number)
-    if not is_empty:
-        assert (seen.phase, seen.said) == (DrainPhase.EMPTYING, "n1: Slurm does not know it any more")
-        harness.nodes.jobs.clear()
-        seen = harness.done(number)
-        assert seen.said == "n1: Slurm does not know it any more"
-    assert seen.phase is DrainPhase.EMPTY
-    del harness.nodes.reasons["n1"]
-    assert harness.resume("n1", "n2").phase is DrainPhase.RESUMED
-    assert harness.queue.look(drains.drain_by_node) == {}
-    assert harness.drain("n3").phase is DrainPhase.EMPTY
-
-
 def test_a_leader_that_was_succeeded_tells_no_job_to_leave(harness: DrainsHarness) -> None:
     busy(harness)
     harness.state.steady_clock = lambda: 0.0
@@ -369,15 +328,3 @@ def test_a_leader_that_was_succeeded_tells_no_job_to_leave(harness: DrainsHarnes
     assert harness.done(number).phase is DrainPhase.ASKED
     assert harness.nodes.acts == []
     assert not harness.state.is_leader
-
-
-def test_what_was_only_asked_for_is_withdrawn_whatever_slurm_says(harness: DrainsHarness) -> None:
-    harness.nodes.is_away = True
-    number = harness.ask("n1")
-    harness.done(number)
-    resumed = harness.done(harness.ask("n1", task=DrainTask.RESUME), rounds=1)
-    assert resumed.phase is DrainPhase.RESUMED
-    assert (harness.seen(number).phase, harness.seen(number).said) == (DrainPhase.REFUSED, "withdrawn by root")
-    harness.nodes.is_away = False
-    harness.done(number)
-    assert harness.nodes.acts == []

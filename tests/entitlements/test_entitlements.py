@@ -1,16 +1,13 @@
 """The live loop of entitlements, on a made cluster and a real database."""
 
-from dataclasses import dataclass
-
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from tests.entitlements.entitlements_harness import EntitlementsHarness, chemistry_over_its_share
 
+from gleaner.control.daemon.leader import Leadership, this_program
+from gleaner.control.daemon.main import control_loops
 from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.slurm.interface import ClusterError
-from gleaner.control.slurm.owners_view import holdings, job_class
 from gleaner.control.slurm.snapshot import Snapshot
 
 FIXED, KILLED, SAVED = JobClass.NON_PREEMPTIBLE, JobClass.PREEMPTIBLE, JobClass.CHECKPOINTABLE
@@ -140,82 +137,11 @@ def test_where_jobs_are_held_that_control_does_not_look_at_nothing_is_enforced(
     assert (harness.state.entitlements.problem, harness.runs) == ("", {"p"})
 
 
-OWNERS = ("physics", "chemistry", "biology", "others")
-
-
-@dataclass(frozen=True)
-class Submitted:
-    owner: str
-    cpus: int
-    kind: JobClass
-
-
-@dataclass(frozen=True)
-class AgentCame:
-    node: str
-
-
-@dataclass(frozen=True)
-class JobEnded:
-    number: int
-
-
-@dataclass(frozen=True)
-class Waited:
-    rounds: int
-
-
-happenings = st.one_of(
-    st.builds(Submitted, st.sampled_from(OWNERS), st.integers(1, 6), st.sampled_from(JobClass)),
-    st.builds(JobEnded, st.integers(0, 30)),
-    st.builds(Waited, st.integers(1, 4)),
-    st.builds(AgentCame, st.sampled_from(["node1", "node2", "node3"])),
-)
-
-
-@pytest.mark.slow
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(script=st.lists(happenings, max_size=25))
-def test_whatever_comes_owners_get_what_they_are_entitled_to_and_nobody_below_loses(
-    script: list[Submitted | AgentCame | JobEnded | Waited], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    harness = EntitlementsHarness(tmp_path_factory.mktemp("control"))
-    for number, what in enumerate(script):
-        rounds = 1
-        match what:
-            case Submitted(owner, cpus, kind):
-                harness.cluster.enter(f"j{number}", owner, cpus, kind)
-            case AgentCame(node):
-                if harness.cluster.free()[node].cpus == 6:
-                    harness.cluster.agent(f"j{number}", node)
-            case JobEnded(which):
-                harness.cluster.end(f"j{which}")
-            case Waited(rounds):
-                pass
-        held = {owner: harness.cluster.held_by(owner) for owner in OWNERS}
-        acts = len(harness.cluster.acts)
-        harness.rounds(rounds)
-        for act, job in harness.cluster.acts[acts:]:
-            if act in {"signal", "requeue"} and job in harness.cluster.jobs:
-                owner = harness.cluster.jobs[job].account
-                entitled = {"physics": 9, "chemistry": 5, "biology": 3}.get(owner, 0)
-                assert max(held[owner], harness.cluster.held_by(owner)) > entitled
-    harness.rounds(20)  # a grace time and more: everything that is owed and can be placed runs
-    entitlements = {"physics": 9, "chemistry": 5, "biology": 3}
-    waiting = [one for one in harness.cluster.jobs.values() if not one.nodes and one.account in entitlements]
-    for owed in waiting:
-        if owed.cpus > entitlements[owed.account] - harness.cluster.held_by(owed.account):
-            continue
-        fixed = {
-            node: sum(
-                holdings(one)[node].cpus
-                for one in harness.cluster.jobs.values()
-                if node in one.nodes
-                and (
-                    job_class(one) is FIXED or harness.cluster.held_by(one.account) <= entitlements.get(one.account, 0)
-                )
-                and one.partitions == ("shared",)
-            )
-            for node in harness.cluster.names
-        }
-        assert all(6 - taken < owed.cpus for taken in fixed.values()), f"{owed.id} is owed and could be placed"
+def test_provisioning_asks_slurm_nothing_of_its_own(harness: EntitlementsHarness) -> None:
+    harness.restart(mode="dry-run")
+    found = control_loops(harness.state, Leadership(harness.state, this_program()), harness.cluster)
+    loops = {loop.name: loop for loop in found}
+    for name in ("entitlements", "provisioning"):
+        loops[name].run_once(harness.state, harness.cluster.now_s)
+    assert harness.state.cluster is not None and harness.state.entitlements.problem == ""
+    assert len(harness.cluster.read_s) == 1

@@ -20,12 +20,6 @@ def chemistry_has_all(harness: EntitlementsHarness, kind: JobClass = SAVED) -> N
     harness.cluster.pass_time(4000)
 
 
-def a_wide_claim(harness: EntitlementsHarness) -> None:
-    """Four CPUs of each of two nodes."""
-    harness.cluster.enter("wide", "physics", 8)
-    harness.cluster.change("wide", nodes_at_least=2)
-
-
 def told(harness: EntitlementsHarness) -> list[str]:
     return [job for act, job in harness.cluster.acts if act in {"signal", "requeue"}]
 
@@ -71,7 +65,8 @@ def test_a_victim_is_told_once_more_and_counted_once_if_control_is_killed_before
 
 def test_slurm_going_away_after_the_first_of_two_victims_was_told_loses_nothing(harness: EntitlementsHarness) -> None:
     chemistry_has_all(harness)
-    a_wide_claim(harness)
+    harness.cluster.enter("wide", "physics", 8)
+    harness.cluster.change("wide", nodes_at_least=2)  # four CPUs of each
     harness.cluster.goes_away_after = len(harness.cluster.acts) + 1
     harness.rounds()
     (first,) = told(harness)
@@ -82,17 +77,6 @@ def test_slurm_going_away_after_the_first_of_two_victims_was_told_loses_nothing(
     harness.rounds(5)
     assert "wide" in harness.runs and harness.state.entitlements.problem == ""
     assert len(told(harness)) == len(set(told(harness))) == counted(harness) == 2
-
-
-def test_nothing_is_held_or_decided_before_the_check_has_passed(harness: EntitlementsHarness) -> None:
-    harness.cluster.keeps_no_accounts = True
-    harness.rounds(3)
-    assert harness.cluster.heard_s == 0
-    assert "sacctmgr" in harness.state.entitlements.problem
-    assert harness.state.entitlements.view is None, "nothing is decided by settings that nobody has checked"
-    harness.cluster.keeps_no_accounts = False
-    harness.rounds()
-    assert harness.state.entitlements.problem == ""
 
 
 def test_a_control_that_cannot_write_to_the_queue_holds_nothing(harness: EntitlementsHarness) -> None:

@@ -36,14 +36,3 @@ def test_a_claim_that_needs_more_saves_than_an_hour_allows_has_them_in_several(h
         harness.cluster.pass_time(3700)
     harness.rounds(2)
     assert "p" in harness.runs and len(harness.runs) == 14, "nobody else had what those left who went first"
-
-
-def test_a_job_whose_tasks_may_be_apart_is_not_held_again_while_the_agents_leave(harness: EntitlementsHarness) -> None:
-    harness.cluster.patience_s = 45
-    for number in (1, 2, 3):
-        harness.cluster.agent(f"a{number}", f"node{number}")
-    harness.cluster.enter("x", "others", 8, JobClass.CHECKPOINTABLE)
-    harness.cluster.change("x", tasks=8)
-    harness.rounds(14)
-    assert harness.cluster.acts == [("release", "x"), ("vacate", "a1"), ("vacate", "a2")]
-    assert harness.runs == {"x"}

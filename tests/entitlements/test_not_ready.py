@@ -54,25 +54,6 @@ def test_jobs_that_their_owner_holds_after_their_release_count_until_it_lets_the
     assert harness.state.entitlements.problem == ""
 
 
-def test_a_job_is_not_asked_for_in_one_piece_while_those_that_make_room_for_it_are_leaving(
-    harness: EntitlementsHarness,
-) -> None:
-    """Two CPUs each of two nodes are on their way; one node alone could give four as well."""
-    harness.cluster.patience_s = 45
-    for job, owner, cpus, kind in (
-        ("p1", "physics", 4, FIXED), ("x1", "others", 2, SAVED), ("c", "chemistry", 4, FIXED),
-        ("x2", "others", 2, SAVED), ("x3", "others", 4, SAVED), ("b", "biology", 2, FIXED),
-    ):  # fmt: skip
-        harness.cluster.enter(job, owner, cpus, kind)
-        harness.rounds(2)
-    harness.cluster.pass_time(4000)
-    harness.cluster.enter("p2", "physics", 4)
-    harness.cluster.change("p2", tasks=4)
-    harness.rounds(12)
-    assert "p2" in harness.runs
-    assert {job for act, job in harness.cluster.acts if act == "signal"} == {"x1", "x2"}
-
-
 def test_a_job_whose_begin_time_has_not_come_is_not_released_before(harness: EntitlementsHarness) -> None:
     harness.cluster.enter("p", "physics", 3)
     harness.cluster.change("p", begins_s=harness.cluster.now_s + 60)

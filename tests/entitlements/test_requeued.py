@@ -2,7 +2,7 @@
 mark that they carry.
 """
 
-from tests.entitlements.entitlements_harness import EntitlementsHarness, chemistry_over_its_share
+from tests.entitlements.entitlements_harness import EntitlementsHarness
 
 from gleaner.control.policy.job_class import JobClass
 
@@ -39,23 +39,6 @@ def test_owners_who_requeue_their_jobs_stay_within_their_entitlement(harness: En
     harness.cluster.waits_for_more = set()
     harness.rounds(2)
     assert harness.cluster.held_by("biology") == 3
-
-
-def test_what_a_job_was_marked_with_before_it_put_itself_back_does_not_matter(harness: EntitlementsHarness) -> None:
-    """It was asked to save itself, and its script does not ask to be held."""
-    chemistry_over_its_share(harness)
-    harness.cluster.end("a3")
-    harness.cluster.enter("p1", "physics", 6)
-    harness.cluster.enter("p2", "physics", 3)
-    harness.rounds()
-    (told,) = [job for act, job in harness.cluster.acts if act == "signal"]
-    harness.cluster.requeued(told)
-    harness.cluster.waits_for_more = {told}
-    harness.rounds(3)
-    assert ("hold", told) not in harness.cluster.acts, "nothing is known of it while the scheduler lets it wait"
-    harness.cluster.waits_for_more = set()
-    harness.rounds()
-    assert harness.runs >= {"p1", "p2"} and told not in harness.runs
 
 
 def test_a_claim_that_is_not_on_top_any_more_is_put_there_again(harness: EntitlementsHarness) -> None:

@@ -44,8 +44,3 @@ def test_bob_is_served_steadily_under_fair_share_alone(comparison: Reproduction)
     assert isinstance(linear.ours, float)
     assert isinstance(shared.ours, float)
     assert linear.ours < 0.5 < 0.99 < shared.ours
-
-
-def test_a_figure_outside_its_interval_says_so() -> None:
-    settings = settings_of("fair_share") | {"seeds": 1, "run_share": [0.2, 0.3]}
-    assert any(row.remark.startswith("OUTSIDE") for row in fair_share.run(settings, quick=True).rows)

@@ -141,20 +141,6 @@ def test_a_claim_that_needs_more_saves_than_an_hour_allows_is_answered_piece_by_
     now = decided(view_of_nodes(large, [claim], small, replace(RULES, saves_left=6)))["p"]
     assert (now.verdict, len(now.victims)) == (Verdict.CLAIM, 6)
     assert "6 of 9 jobs are preempted now" in now.why
-    leaving = [replace(job, leaving=job.job in now.victims) for job in small]
-    waits, other = replace(claim, released=True), wants("x", "others", 1, SAVED)
-    later = decided(view_of_nodes(large, [other, waits], leaving, replace(RULES, saves_left=0)))
-    assert (later["p"].verdict, later["p"].victims, later["x"].verdict) == (Verdict.CLAIM, (), Verdict.HOLD)
-    rest = [job for job in small if job.job not in now.victims]
-    last = decided(view_of_nodes(large, [other, waits], rest, replace(RULES, saves_left=6)))
-    assert (len(last["p"].victims), last["x"].verdict) == (3, Verdict.HOLD)
-
-
-def test_all_claims_of_one_decision_share_the_saves_that_are_left() -> None:
-    over = [runs(f"x{at}", "others", node, 6) for at, node in enumerate(NODES)]
-    claims = [wants("p", "physics", 6), wants("c", "chemistry", 6)]
-    found = decided(view(claims, over, replace(RULES, saves_left=1)))
-    assert sorted(len(found[job].victims) for job in ("p", "c")) == [0, 1]
 
 
 def test_agents_beside_the_jobs_that_are_preempted_do_not_count_for_the_ceiling() -> None:

@@ -135,15 +135,3 @@ def test_a_release_that_frees_held_jobs_ends_no_rule_and_one_that_finds_none_sta
     assert campaign.claim() == []
     harness.do(jobs.release_campaign, campaign.number, now_s=2.0)
     assert campaign.claim() == [2, 3, 5, 6, 7, 8, 9]
-
-
-def test_what_a_claim_held_at_that_moment_is_held_at_the_next_end(harness: QueueHarness) -> None:
-    campaign = Campaign(harness, max_failures="0")
-    assert len(campaign.claim()) == COUNT
-    campaign.end(0, exit_code=1)
-    harness.do(jobs.release, campaign.jobs[5], now_s=2.0)  # as if it had been left out
-    campaign.end(1)
-    assert campaign.held() == list(range(2, COUNT))
-    harness.do(jobs.release_campaign, campaign.number, now_s=2.0)
-    campaign.end(2, exit_code=1)
-    assert campaign.held() == []

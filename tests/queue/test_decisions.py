@@ -4,17 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from sqlalchemy import delete, select
-from tests.databases import new_sqlite
 from tests.queue.queue_harness import QueueHarness
 
 from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.queue import decisions
-from gleaner.control.queue.database import connect
 from gleaner.control.queue.errors import NotFound
-from gleaner.control.queue.tables import DECISION, SUBJECT
 
 GIVEN: dict[str, Any] = {"free": 3, "jobs": [{"job": 7, "share": 0.1 + 0.2}], "nobody": None, "é": "\x1b"}
 ANSWER: dict[str, Any] = {"start": [7], "because": {"job 7": "it is its group's turn"}}
@@ -52,45 +46,3 @@ def test_the_latest_decisions_about_a_job_come_first(harness: QueueHarness) -> N
 def test_an_unknown_decision_is_one_clear_line(harness: QueueHarness) -> None:
     with pytest.raises(NotFound, match="there is no decision 5; old ones are removed, see"):
         harness.look(decisions.one, 5)
-
-
-def test_old_decisions_go_a_few_at_a_time_the_oldest_first(harness: QueueHarness) -> None:
-    old = [decide(harness, f"job {n}") for n in range(5)]
-    harness.now_s += 100
-    young = decide(harness, "job 1")
-    old_ones: dict[str, Any] = {"before_s": harness.now_s, "up_to": 0, "at_most": 3}
-    assert [harness.do(decisions.remove_old, **old_ones) for _ in range(3)] == [3, 2, 0]
-    assert [found.id for found in harness.look(decisions.latest, "job 1", 9)] == [young]
-    assert young > max(old)
-
-
-@pytest.mark.slow
-@given(sizes=st.lists(st.integers(0, 9), max_size=12), keep_hundreds=st.integers(1, 60))
-@settings(max_examples=40)
-def test_what_is_kept_is_all_that_fits_into_the_bytes(
-    one_sqlite: QueueHarness, sizes: list[int], keep_hundreds: int
-) -> None:
-    """The youngest stay, one after the other, up to the first that is too much."""
-    with one_sqlite.engine.begin() as db:
-        db.execute(delete(SUBJECT))
-        db.execute(delete(DECISION))
-    numbers = [decide(one_sqlite, *(f"job {n}" for n in range(size))) for size in sizes]
-    takes = dict(zip(numbers, (bytes_of(one_sqlite, number) for number in numbers), strict=True))
-    kept: list[int] = []
-    for number in reversed(numbers):
-        if sum(takes[one] for one in [*kept, number]) > keep_hundreds * 100:
-            break
-        kept.append(number)
-    up_to = one_sqlite.look(decisions.surplus, keep_bytes=keep_hundreds * 100)
-    assert [number for number in numbers if number > up_to] == kept[::-1]
-
-
-@pytest.fixture(scope="module")
-def one_sqlite(tmp_path_factory: pytest.TempPathFactory) -> QueueHarness:
-    """Return one queue for all examples of a property."""
-    return QueueHarness(connect(new_sqlite(tmp_path_factory.mktemp("decisions"))))
-
-
-def bytes_of(harness: QueueHarness, number: int) -> int:
-    with harness.engine.connect() as db:
-        return db.execute(select(DECISION.c.size_bytes).where(DECISION.c.id == number)).scalar_one()

@@ -3,17 +3,12 @@
 from collections import Counter
 from typing import Any
 
-import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from sqlalchemy import Connection
-from tests.databases import new_sqlite
 from tests.queue.queue_harness import QueueHarness
 
 from gleaner.agent.messages import Assignment, ReturnReason
 from gleaner.control.policy.fair_share import ShareRules, Shares
 from gleaner.control.queue import decisions
-from gleaner.control.queue.database import connect
 from gleaner.control.queue.queries import group_usage
 from gleaner.control.states import State
 
@@ -22,18 +17,13 @@ def claim(harness: QueueHarness, agent: str, known: Shares, **more: Any) -> tupl
     return harness.claim(agent, shares=lambda _db: known, **more)
 
 
-def held_now(harness: QueueHarness, rules: ShareRules | None = None) -> Shares:
-    found = harness.look(group_usage)
-    return Shares(rules or ShareRules(), found.capacity_cpus, found.holds_cpus, found.waiting)
-
-
 def test_a_group_with_ten_jobs_starts_beside_one_that_has_submitted_a_thousand_before(harness: QueueHarness) -> None:
     harness.submit(indices=tuple(range(1000)), group="physics")
     few = harness.submit(indices=tuple(range(10)), group="chemistry").jobs
     running: Counter[str] = Counter()
     for name in ("a", "b", "c"):  # one round's agents, of 4 cores each
         harness.agent(name, cpus=4)
-        running.update(job.group for job in claim(harness, name, held_now(harness), cpus=4))
+        running.update(job.group for job in claim(harness, name, harness.look(group_usage), cpus=4))
     assert running == {"physics": 6, "chemistry": 6}
     assert harness.row(few[0]).state is State.RUNNING
 
@@ -74,42 +64,3 @@ def test_what_groups_hold_is_what_their_running_jobs_have(harness: QueueHarness)
     harness.job(group="chemistry", hold=True)
     harness.job(group="biology")
     assert harness.look(group_usage) == Shares(ShareRules(), 4, {"physics": 3}, frozenset({"physics", "biology"}))
-
-
-groups = st.sampled_from(("biology", "chemistry", "physics"))
-parts = st.dictionaries(groups, st.integers(0, 33), max_size=3)
-
-
-@pytest.mark.slow
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    jobs=st.lists(st.tuples(groups, st.integers(1, 3), st.integers(0, 2)), min_size=1, max_size=12),
-    entitled=parts,
-    is_equal=st.booleans(),
-    holds=st.dictionaries(groups, st.integers(0, 6)),
-    cpus=st.integers(1, 8),
-)
-def test_a_claim_gives_nothing_above_a_target_while_another_group_below_has_a_job_that_fits(
-    tmp_path_factory: pytest.TempPathFactory,
-    jobs: list[tuple[str, int, int]],
-    entitled: dict[str, int],
-    is_equal: bool,
-    holds: dict[str, int],
-    cpus: int,
-) -> None:
-    engine = connect(new_sqlite(tmp_path_factory.mktemp("claims")))
-    harness = QueueHarness(engine)
-    waiting = {harness.job(group=group, cpus=size, priority=n): (group, size, -n) for group, size, n in jobs}
-    harness.agent("a")
-    known = Shares(ShareRules(entitled, are_others_equal=is_equal), 12, holds, frozenset(group for group, _, _ in jobs))
-    held, free = dict(holds), cpus
-    for job in claim(harness, "a", known, cpus=cpus):
-        fitting = {n: each for n, each in waiting.items() if each[1] <= free}
-        targets = known.target_cpus({group for group, _, _ in jobs})
-        below = {n: each for n, each in fitting.items() if held.get(each[0], 0) < targets[each[0]]}
-        assert job.job == min(below or fitting, key=lambda n: (fitting[n][2], n))
-        group, size, _ = waiting.pop(job.job)
-        held[group] = held.get(group, 0) + size
-        free -= size
-    assert not [each for each in waiting.values() if each[1] <= free]
-    engine.dispose()

@@ -9,14 +9,6 @@ def _claimed(harness: QueueHarness, agent: str, left_s: float | None) -> list[in
     return [work.job for work in harness.claim(agent, left_s=left_s)]
 
 
-def test_an_agent_with_too_little_left_is_given_other_jobs_only(harness: QueueHarness) -> None:
-    picky, plain = harness.job(needs_at_least_s=1200), harness.job()
-    agent = harness.agent("a")
-    assert _claimed(harness, agent, 1199.9) == [plain]
-    assert _claimed(harness, agent, 1199.9) == []
-    assert _claimed(harness, agent, 1200) == [picky]
-
-
 def test_the_end_decides_where_an_agent_does_not_say_what_it_has_left(harness: QueueHarness) -> None:
     job = harness.job(needs_at_least_s=1200)
     harness.agent("late", end_s=harness.now_s + 1199)

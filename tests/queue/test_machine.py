@@ -1,14 +1,13 @@
 """Random interleavings of agents that work, fall silent, come back, repeat themselves and report late.
 
-The agents here know only what control has told them; what they believe may be long out of date. Now and then an older
-copy of the queue is put back. After every step the whole queue is checked.
+The agents here know only what control has told them; what they believe may be long out of date. After every step the
+whole queue is checked.
 """
 
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from math import inf
 from typing import Any
 
 import pytest
@@ -22,24 +21,22 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from sqlalchemy import Engine, delete, insert, select, text
+from sqlalchemy import Engine, select, text
 from tests.effort import examples
-from tests.queue.queue_harness import FACTS, LEASE_S, QueueHarness, digest
+from tests.queue.queue_harness import LEASE_S, QueueHarness
 
-from gleaner.agent.messages import Assignment, NodeFacts, Order, ReturnReason
+from gleaner.agent.messages import Assignment, Order, ReturnReason
 from gleaner.control.models.jobs import Ending
 from gleaner.control.policy import returns
 from gleaner.control.policy.returns import Blame
-from gleaner.control.queue import agents, attempts, jobs, lanes, recovery
+from gleaner.control.queue import agents, jobs, lanes
 from gleaner.control.queue.database import transaction
-from gleaner.control.queue.errors import Conflict, NotFound, NotYours
+from gleaner.control.queue.errors import Conflict
 from gleaner.control.queue.lanes import barred_nodes
-from gleaner.control.queue.recovery import Found
-from gleaner.control.queue.tables import AGENT, ATTEMPT, CHECKPOINT, JOB, LANE, METADATA, NODE, PAUSE, Standing
+from gleaner.control.queue.tables import ATTEMPT, CHECKPOINT, JOB, LANE, METADATA, NODE, PAUSE, Standing
 from gleaner.control.states import WAITING, Outcome, State
 
 pytestmark = pytest.mark.slow
-NODE_FACTS = NodeFacts.model_validate(FACTS | {"node": "node-0"})
 LAST = 1000
 """The number of the checkpoint with which an attempt ends."""
 ENDS = ["saved", "succeeded", "failed", *ReturnReason]
@@ -60,21 +57,10 @@ class Pretended:
     dead: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """A backup of the queue, and what this test had counted by then."""
-
-    rows: dict[str, list[dict[str, Any]]]
-    given: Counter[tuple[int, int]]
-    accepted: Counter[tuple[int, str]]
-    own_failures: Counter[int]
-
-
 class Agents(RuleBasedStateMachine):
-    """Agents that work for the queue, persons who interfere, and what must always hold."""
+    """Agents that work for the queue, repeat themselves, leave and die, and persons who interfere; control restarts."""
 
     engine: Engine
-    runs = 100
 
     @initialize()
     def begin(self) -> None:
@@ -86,11 +72,6 @@ class Agents(RuleBasedStateMachine):
         self.given: Counter[tuple[int, int]] = Counter()
         self.accepted: Counter[tuple[int, str]] = Counter()
         self.own_failures: Counter[int] = Counter()
-        self.stored: dict[tuple[int, int, int | None], str] = {}
-        """The agent that has published each archive, by job, attempt and number; results have no number."""
-        self.strays: list[tuple[str, Assignment]] = []
-        """Work of agents that the queue no longer knows as theirs, since an older copy was put back."""
-        self.was_put_back = False
         self.started = 0
         self.start_agent()
         self.submit(3, 1, 0, 1, "alice")
@@ -166,8 +147,6 @@ class Agents(RuleBasedStateMachine):
     def report(self, data: st.DataObject, how: str) -> None:
         agent = self.pick(data, with_work=True)
         job, attempt = data.draw(st.sampled_from(sorted(agent.believes)), label="attempt")
-        if not self.publish(agent.name, job, attempt, how):
-            how = ReturnReason.STORAGE_FAULT
         send = self.sender(agent.believes[job, attempt], how)
         if data.draw(st.booleans(), label="the agent forgets it"):
             del agent.believes[job, attempt]
@@ -198,8 +177,6 @@ class Agents(RuleBasedStateMachine):
         agent = self.pick(data, with_work=True)
         job, attempt = data.draw(st.sampled_from(sorted(agent.believes)), label="attempt")
         number = agent.numbers[job, attempt] = agent.numbers[job, attempt] + 1
-        if self.stored.setdefault((job, attempt, number), agent.name) != agent.name:
-            return
         before = {row.id: row for row in self.jobs()}[job]
         is_open = before.attempt == attempt and (before.state is State.RUNNING or before.lost)
         try:
@@ -215,11 +192,6 @@ class Agents(RuleBasedStateMachine):
 
     def repeated(self, job: int, attempt: int, number: int) -> None:
         assert not self.harness.record_checkpoint(job, attempt, number=number, log_lines=attempt)
-
-    def publish(self, agent: str, job: int, attempt: int, how: str) -> bool:
-        """Publish what the agent is about to report. Return False if another agent has published under its name."""
-        numbers = {"saved": LAST, "succeeded": None}
-        return how not in numbers or self.stored.setdefault((job, attempt, numbers[how]), agent) == agent
 
     def refusals(self, job: Any) -> set[str]:
         """Return the nodes that have called the job's checkpoint incompatible since it was saved."""
@@ -247,11 +219,8 @@ class Agents(RuleBasedStateMachine):
     @precondition(has_agents)
     @rule(data=st.data())
     def beat(self, data: st.DataObject) -> None:
-        self.send_heartbeat(self.pick(data))
-
-    def send_heartbeat(self, agent: Pretended) -> None:
-        of_before = {(work.job, work.attempt) for name, work in self.strays if name == agent.name}
-        named = sorted(of_before.union(agent.believes))
+        agent = self.pick(data)
+        named = sorted(agent.believes)
         try:
             told = self.harness.record_heartbeat(agent.name, *named)
         except Conflict:
@@ -262,11 +231,8 @@ class Agents(RuleBasedStateMachine):
             if order is Order.DROP:
                 agent.believes.pop(key, None)
             else:
-                assert key not in of_before
                 row = {row.id: row for row in self.jobs()}[key[0]]
                 assert (row.state, row.attempt, row.agent) == (State.RUNNING, key[1], agent.name)
-
-        self.strays = [(name, work) for name, work in self.strays if name != agent.name]
 
     @rule(seconds=st.sampled_from([1.0, LEASE_S / 2, LEASE_S + 1]))
     def time_passes(self, seconds: float) -> None:
@@ -334,7 +300,7 @@ class Agents(RuleBasedStateMachine):
         for row in self.jobs():
             mine = sorted((each for each in attempts if each.job == row.id), key=lambda each: each.attempt)
             numbers = [each.attempt for each in mine]
-            assert numbers == list(range(1, row.attempt + 1)) or (self.was_put_back and numbers[-1:] <= [row.attempt])
+            assert numbers == list(range(1, row.attempt + 1))
             live = [each for each in mine if each.ending is None]
             assert [(each.attempt, each.agent) for each in live] == (
                 [(row.attempt, row.agent)] if row.state is State.RUNNING else []
@@ -373,10 +339,6 @@ class Agents(RuleBasedStateMachine):
             stray = "SELECT count(*) FROM job JOIN agent ON agent.name = job.agent WHERE agent.phase <> 'live'"
             assert connection.execute(text(stray)).scalar() == 0
 
-
-class Interleavings(Agents):
-    """Agents that also repeat themselves, leave and die, and a control program that starts again."""
-
     @precondition(lambda self: any(each.sent for each in self.agents))
     @rule(data=st.data())
     def repeat(self, data: st.DataObject) -> None:
@@ -388,14 +350,14 @@ class Interleavings(Agents):
             send()
         assert self.harness.everything() == before
 
-    @precondition(Agents.has_agents)
+    @precondition(has_agents)
     @rule(data=st.data(), fault=st.booleans())
     def farewell(self, data: st.DataObject, fault: bool) -> None:
         agent = self.pick(data)
         self.harness.record_deregistration(agent.name, fault=fault)
         agent.dead = True
 
-    @precondition(Agents.has_agents)
+    @precondition(has_agents)
     @rule(data=st.data())
     def crash(self, data: st.DataObject) -> None:
         self.pick(data).dead = True
@@ -407,101 +369,12 @@ class Interleavings(Agents):
         assert self.harness.expire() == []
 
 
-class Restores(Agents):
-    """Agents whose queue is replaced, again and again, by a copy of a while before."""
-
-    runs = 40
-
-    def back_up(self) -> Copy:
-        with self.engine.connect() as db:
-            rows = {
-                table.name: [dict(row) for row in db.execute(select(table)).mappings()]
-                for table in METADATA.sorted_tables
-            }
-        return Copy(rows, self.given.copy(), self.accepted.copy(), self.own_failures.copy())
-
-    @precondition(Agents.has_agents)
-    @rule(data=st.data(), steps=st.lists(st.sampled_from(["claim", "checkpoint", "saved", "succeeded"]), min_size=5))
-    def work_and_put_back(self, data: st.DataObject, steps: list[str]) -> None:
-        """Take a copy, let agents work, and put the copy back."""
-        for agent in self.agents:
-            if not agent.dead:
-                self.send_heartbeat(agent)
-        copy = self.back_up()
-        for step in ["claim", *steps]:
-            if step == "claim" or not self.has_work():
-                self.submit(1, 1, 0, 1)
-                self.claim(data, 6)
-            elif step == "checkpoint":
-                self.checkpoint(data)
-            else:
-                self.report(data, step)
-        self.put_back(copy)
-
-    def put_back(self, copy: Copy) -> None:
-        """Put the copy back. What is whole in the storage counts for the jobs that the copy knows."""
-        with transaction(self.engine) as db:
-            for table in reversed(METADATA.sorted_tables):
-                db.execute(delete(table))
-            for table in METADATA.sorted_tables:
-                if copy.rows[table.name]:
-                    db.execute(insert(table), copy.rows[table.name])
-            latest = recovery.unfinished_attempts(db)
-        before = {row.id: row for row in self.jobs()}
-        found = [
-            Found(job, attempt, number, digest(number or 99), 1000, exit_code=None if number else 0, node=NODE_FACTS)
-            for job, attempt, number in self.stored
-            if attempt >= latest.get(job, inf)
-        ]
-        stored = {job: attempt for job, attempt, _ in sorted(self.stored, key=lambda one: one[1])}
-        self.harness.do(recovery.recover, found, stored_jobs=stored, now_s=self.harness.now_s)
-        after = {row.id: row for row in self.jobs()}
-        for job, row in after.items():
-            counts = before[job].state is State.RUNNING or before[job].lost
-            new = {one for one in found if one.job == job and one.attempt >= before[job].attempt + (not counts)}
-            if any(one.number is None for one in new):
-                assert row.state is State.COMPLETE
-            elif new:
-                newest = max((one.attempt, one.number) for one in new if one.number)
-                assert (row.state, row.from_attempt, row.from_number) == (State.SAVED, *newest)
-        self.forget_what_the_queue_has_forgotten(copy, after)
-
-    def forget_what_the_queue_has_forgotten(self, copy: Copy, rows: dict[int, Any]) -> None:
-        self.was_put_back = True
-        done = {key: times for key, times in self.accepted.items() if key[1] == "succeeded" and key[0] in rows}
-        assert all(rows[job].state is State.COMPLETE for job, _ in done)
-        done = {key: times for key, times in done.items() if rows[key[0]].outcome is Outcome.SUCCEEDED}
-        self.accepted = copy.accepted | Counter(done)
-        self.given = Counter({key: times for key, times in copy.given.items() if key[1] <= rows[key[0]].attempt})
-        self.own_failures = copy.own_failures.copy()
-        with self.engine.connect() as db:
-            theirs = {(row.job, row.attempt): row.agent for row in db.execute(select(ATTEMPT))}
-            known = set(db.execute(select(AGENT.c.name)).scalars())
-        for agent in self.agents:
-            lost = [key for key in agent.believes if theirs.get(key) != agent.name]
-            self.strays += [(agent.name, agent.believes.pop(key)) for key in lost]
-            agent.sent.clear()
-        self.agents = [agent for agent in self.agents if agent.name in known]
-
-    @precondition(lambda self: bool(self.strays))
-    @rule(data=st.data(), how=st.sampled_from(ENDS))
-    def stray(self, data: st.DataObject, how: str) -> None:
-        """Let an agent report work that the queue has forgotten. Nothing changes, also if it publishes first."""
-        name, work = data.draw(st.sampled_from(self.strays))
-        before = self.harness.everything()
-        if self.publish(name, work.job, work.attempt, how):
-            with pytest.raises((NotYours, NotFound)):
-                self.harness.do(attempts.check_agent, work.job, work.attempt, name)
-        assert self.harness.everything() == before
-
-
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("machine", [Interleavings, Restores])
-def test_whatever_the_order_of_events_no_job_is_lost_or_done_twice(queue_engine: Engine, machine: type[Agents]) -> None:
+def test_whatever_the_order_of_events_no_job_is_lost_or_done_twice(queue_engine: Engine) -> None:
     run_state_machine_as_test(
-        type("Here", (machine,), {"engine": queue_engine}),
+        type("Here", (Agents,), {"engine": queue_engine}),
         settings=settings(
-            max_examples=examples(machine.runs),
+            max_examples=examples(100),
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),  # pyright: ignore[reportArgumentType]

@@ -154,15 +154,11 @@ def test_a_step_is_at_least_what_was_asked_for_and_at_most_an_eighth_more(memory
     assert all(memory_step(1 << power) == 1 << power for power in range(4, 25))
 
 
-def _lanes(harness: QueueHarness) -> int:
-    with harness.engine.connect() as db:
-        return int(db.execute(text(f"{OCCUPIED} SELECT count(lane) FROM occupied")).scalar_one())
-
-
 def test_many_sizes_of_memory_make_few_lanes_for_a_claim_to_step_through(harness: QueueHarness) -> None:
     for number in range(0, 6000, 40):
         harness.job(memory_mib=1024 + number)
-    assert _lanes(harness) <= 24  # eight from 1 to 2 GiB, eight to 4, six to 7
+    lanes = harness.look(lambda db: db.execute(text(f"{OCCUPIED} SELECT count(lane) FROM occupied")).scalar_one())
+    assert lanes <= 24  # eight from 1 to 2 GiB, eight to 4, six to 7
     assert harness.claim_one(harness.agent("a")).memory_mib == 1024
 
 

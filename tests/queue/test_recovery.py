@@ -80,11 +80,12 @@ def test_the_result_of_the_attempt_that_ran_counts_as_its_own(harness: QueueHarn
     assert agents == ["a1"]
 
 
-def test_a_failure_that_was_found_ends_nothing(harness: QueueHarness) -> None:
+def test_a_failure_that_was_found_ends_nothing_and_its_number_is_not_given_again(harness: QueueHarness) -> None:
     """It may have been tried again since, which nothing shows."""
     job = harness.job()
     assert recover(harness, result(job, 2, exit_code=1)).ended == 0
     assert harness.row(job).state is State.NEW
+    assert harness.claim_one(harness.agent("a1")).attempt == 3, "attempt 2 is taken in the storage"
 
 
 def test_what_an_attempt_left_that_had_ended_before_the_backup_does_not_count(harness: QueueHarness) -> None:

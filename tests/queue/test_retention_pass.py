@@ -105,14 +105,9 @@ def test_of_many_events_the_first_and_the_newest_are_shown_and_kept_and_only_a_c
     assert rows(queue)["event"] == len(shown) + 2
 
 
-def old_job(queue: QueueHarness, lines: int) -> None:
-    """A job that has ended long ago, with a log so long."""
-    queue.record_completion(wrote(queue, queue.agent("a"), lines), 1)
-    queue.now_s += 11 * DAY_S
-
-
 def test_a_program_that_leads_no_more_stops_after_what_it_has_begun(queue: QueueHarness, state: ControlState) -> None:
-    old_job(queue, 7000)
+    queue.record_completion(wrote(queue, queue.agent("a"), 7000), 1)
+    queue.now_s += 11 * DAY_S
     state.leads_until_s = 1.0
     state.steady_clock = lambda: float(rows(queue)["log"] < 7000)
     with pytest.raises(NotLeading):

@@ -26,6 +26,7 @@ def test_a_code_is_good_once_and_its_session_is_of_whoever_asked_for_it(queue_en
     with transaction(queue_engine) as db:
         code = web_sessions.issue_code(db, alice, now_s=START_S)
         assert web_sessions.identify(db, code, now_s=START_S) is None
+        assert not web_sessions.is_code(db, code, now_s=START_S + 60)
         secret = web_sessions.open_by_code(db, code, now_s=START_S + 59)
         assert secret is not None
         for used in (code, secret):  # a session's secret is no code, either

@@ -65,16 +65,6 @@ def wait_for_state(name: str, wanted: str, *, timeout_s: float = 30) -> None:
     cluster.until(f"job {name} to be {wanted}", lambda: state(name) == wanted, timeout_s=timeout_s, every_s=0.5)
 
 
-def log_size(path: str) -> int:
-    """Return the size of a log on the head in bytes: all that is written from now on begins there."""
-    return int(cluster.run("head", "stat", "--format=%s", path))
-
-
-def log_since(path: str, size: int) -> str:
-    """Return the part of the log that was written since then."""
-    return cluster.run("head", "tail", "-c", f"+{size + 1}", path)
-
-
 def enforce(text: str | None = None) -> None:
     """Give the head these settings of the Slurm admin service, or the shipped ones, and say that control is alive."""
     shipped = (cluster.ROOT / "deploy" / "settings" / "slurm-admin.conf").read_text()

@@ -97,31 +97,6 @@ def test_a_node_with_four_running_jobs_is_empty_in_less_than_a_minute_and_nothin
         cluster.api("POST", f"/jobs/{job}/cancel")
 
 
-def test_a_comment_and_a_name_that_are_no_utf8_stop_neither_a_drain_nor_control() -> None:
-    """The bytes are made in the container: Docker's client hands on nothing but UTF-8."""
-    options = "--parsable --chdir=/tmp --output=/dev/null --time=10 --ntasks=1"
-    odd = r'--comment="$(printf "caf\351 gleaner:preemptible")" --job-name="$(printf "\377")"'
-    job = cluster.run(
-        "head", "sh", "-c", f"exec sbatch {options} {odd}", user="alice", stdin="#!/bin/sh\nsleep 600\n"
-    ).strip()  # fmt: skip
-    node = wait_until_it_runs(job)
-    dry = outcome(ask("drain", node, dry_run=True))
-    assert (dry["phase"], dry["said"]) == ("looked", "")
-    assert [(row["user"], row["deed"]) for row in dry["jobs"] if row["job"] == job] == [("alice", "wait")]
-    number = ask("drain", node)
-    cluster.until(
-        "the drain to wait for the job",
-        lambda: any(row["job"] == job for row in cluster.api("GET", f"/drains/{number}")["jobs"]),
-        timeout_s=60,
-    )
-    cluster.run("head", "scancel", job)
-    assert outcome(number)["phase"] == "empty"
-    assert outcome(ask("resume", node))["phase"] == "resumed"
-    health = cluster.health()
-    assert (health["status"], health["leader"], health["failing"]) == ("ok", True, [])
-    assert cluster.api("GET", "/nodes")["problem"] == ""
-
-
 @pytest.mark.extended
 def test_owners_jobs_leave_as_they_declare_and_an_undeclared_one_is_left_alone_even_if_control_is_killed() -> None:
     cluster.run("head", "rm", "-f", "/run/gleaner/alive")  # nobody enforces entitlements: what is submitted starts

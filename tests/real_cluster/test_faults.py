@@ -1,8 +1,6 @@
 """Nothing is lost, whatever dies; and a dead agent leaves nothing on its node."""
 
 import time
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import pytest
 from demo import cluster
@@ -48,48 +46,6 @@ def test_control_killed_and_restarted_in_mid_campaign_loses_nothing(one_round: N
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("after_s", [0.2, 0.5, 1.0])
-def test_control_killed_in_the_middle_of_a_rerun_runs_all_its_jobs_again_or_none(quiet: None, after_s: float) -> None:
-    words = ("--group", "physics", "--image", cluster_harness.PI, "--name", "again", "--hold", "--array", "1-5000")
-    campaign = str(cluster.glean("submit", *words, after=("true",))["campaign"])
-    cluster.glean("cancel", "--campaign", campaign)
-    rerun = ("rerun", "--campaign", campaign, "--only", "1-5000")
-    with ThreadPoolExecutor(1) as threads:
-        asked = threads.submit(cluster.glean, *rerun)
-        time.sleep(after_s)  # no event tells when control writes
-        cluster.kill_control()
-        asked.exception()  # its answer may be lost
-    cluster.until("control to lead again", cluster.is_leading, timeout_s=60)
-    status = cluster.glean("status", "--campaign", campaign)
-    ended = status["cancelled"]
-    assert ended in {0, 5000}
-    if ended:
-        assert len(cluster.glean(*rerun)["jobs"]) == 5000
-    cluster.glean("cancel", "--campaign", campaign)
-    assert cluster.glean("status", "--campaign", campaign)["cancelled"] == 5000
-
-
-@pytest.mark.extended
-def test_a_fetch_in_which_control_is_killed_is_taken_up_again(one_round: None) -> None:
-    jobs = cluster_harness.submit_pi(3, samples=SAMPLES, cpus=3)
-    cluster.until("all jobs to complete", lambda: set(cluster_harness.states(jobs)) == {"Complete"}, timeout_s=300)
-    campaign, token = cluster_harness.job(jobs[0])["job"]["campaign"], "/tmp/alices-token"
-    cluster.run("head", "install", "--owner=alice", "--mode=600", f"{cluster.TOKEN_FILE}-physics", token)
-    words = f"env GLEANER_CLIENT__TOKEN_FILE={token} glean results --campaign {campaign} --to /tmp/fetched"
-    cluster.signal_web("STOP")  # so the fetch waits for its answer
-    begin = f"{words} >/dev/null 2>&1 & until pgrep -u alice -f '[g]lean results'; do sleep 0.1; done"
-    cluster.run("head", "sh", "-c", begin, user="alice")
-    cluster.signal_web("KILL")
-    cluster.kill_control()
-    cluster.until("control to lead again", cluster.is_leading, timeout_s=60)
-    fetch = partial(cluster.run, "head", *words.split(), user="alice")
-    cluster.until("the results", fetch, timeout_s=60)
-    assert fetch() == "3 results already there, not fetched again\n"
-    assert len(cluster.run("head", "find", "/tmp/fetched", "-name", "pi.txt").split()) == 3
-    cluster.run("head", "rm", "-r", "/tmp/fetched", token)
-
-
-@pytest.mark.extended
 def test_agents_claim_and_keep_jobs_while_the_peoples_door_hangs_and_is_killed_and_the_page_comes_back(
     one_round: None,
 ) -> None:
@@ -109,24 +65,6 @@ def test_agents_claim_and_keep_jobs_while_the_peoples_door_hangs_and_is_killed_a
     assert cluster.control_pid() == control, "control went with the people's door"
 
 
-@pytest.mark.extended
-def test_what_agents_saved_while_control_was_away_counts(quiet: None) -> None:
-    jobs = cluster_harness.submit_pi(1)
-    cluster_harness.wait_running(jobs)
-    cluster.hold_control()
-    try:
-        cluster.until("the agent to end", lambda: not cluster_harness.agents(), timeout_s=120)
-    finally:
-        cluster.let_control_go_on()
-    cluster.until("control to lead again", cluster.is_leading, timeout_s=60)
-    first = cluster.until(
-        "the report that waited on the storage",
-        lambda: next((a for a in cluster_harness.job(jobs[0])["attempts"] if a["ending"]), None),
-        timeout_s=60,
-    )
-    assert first["ending"] == "saved"
-
-
 def test_a_killed_agent_leaves_nothing_of_ours_to_the_next_regular_job(one_round: None) -> None:
     jobs = cluster_harness.submit_pi(1)
     (node,) = cluster_harness.wait_running(jobs).values()
@@ -137,30 +75,6 @@ def test_a_killed_agent_leaves_nothing_of_ours_to_the_next_regular_job(one_round
     assert cluster.containers(node) == []
     assert cluster.run(node, "sh", "-c", "pgrep -f [p]i.py || true").strip() == ""
     cluster_harness.end(regular)
-
-
-@pytest.mark.extended
-def test_the_watchdog_ends_what_has_outlived_its_agent_and_nothing_else(quiet: None) -> None:
-    now_s = int(time.time())
-    words = ("docker", "run", "--detach", "--network", "none")
-    arguments = (cluster_harness.PI, "--samples", cluster_harness.ENDLESS, "--seed", "1", "--out", ".")
-    ours = ("--label", "org.gleaner.agent=none")
-    started: list[str] = []
-
-    def start(*labels: str) -> str:
-        started.append(cluster.run("node1", *words, *labels, *arguments).strip())
-        return started[-1]
-
-    try:
-        late = start(*ours, "--label", f"org.gleaner.end-s={now_s - 600}")
-        timely = start(*ours, "--label", f"org.gleaner.end-s={now_s + 3600}")
-        foreign = start()
-        cluster.until("the watchdog", lambda: late[:12] not in cluster.containers("node1"), timeout_s=40)
-        running = cluster.run("node1", "docker", "ps", "--quiet", "--no-trunc").split()
-        assert timely in running
-        assert foreign in running
-    finally:
-        cluster.run("node1", "sh", "-c", f"docker rm --force {' '.join(started)} 2>/dev/null || true")
 
 
 def test_a_job_that_slurm_preempts_is_saved_within_the_grace_time(one_round: None) -> None:

@@ -5,18 +5,16 @@ import os
 import ssl
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.effort import IS_WHOLE
 from tests.privileged.root import only_root
 
 from gleaner.control.cli import app
-from gleaner.control.setup import own_files, shipped
+from gleaner.control.setup import shipped
 from gleaner.control.setup.answers import ControlAnswers, NodeAnswers, read_join
 from gleaner.control.setup.certificates import CERTIFICATE, KEY
-from gleaner.control.setup.own_files import LIST, TargetMachine, carry_out
+from gleaner.control.setup.own_files import LIST, TargetMachine
 from gleaner.control.setup.roles import SETTINGS, control, node
 
 pytestmark = only_root
@@ -130,18 +128,6 @@ def test_the_certificate_is_of_each_host_and_made_again_for_another(root: Path) 
     made = tree(root)
     assert setup(root, "control", "--yes") == 0
     assert tree(root) == made
-
-
-def test_a_certificate_of_the_sites_own_is_not_written_over(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert setup(root, *CONTROL) == 0
-    words = ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=site")
-    files = ("-keyout", f"{root}{KEY}", "-out", f"{root}{CERTIFICATE}")
-    subprocess.run([*words, *files], capture_output=True, check=True)
-    before = tree(root)
-    capsys.readouterr()
-    assert setup(root, "control", "--host", "other", "--yes") == 1
-    assert "cert.pem is foreign: move it and its key away" in refusal(capsys)
-    assert tree(root) == before
 
 
 def test_settings_follow_the_answers_unless_an_admin_has_changed_them(
@@ -283,44 +269,6 @@ def test_what_others_could_change_is_not_made_roots_program(root: Path, capsys: 
     (root / "usr/sbin/criu").unlink()
     assert setup(root, *NODE) == 1
     assert "there is no criu on this node" in refusal(capsys)
-
-
-class Killed(Exception):
-    """Setup ends here, as if its machine had lost power."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("words", [CONTROL, NODE], ids=lambda words: words[0])
-def test_a_run_that_ends_at_any_change_is_completed_or_taken_back(
-    root: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
-) -> None:
-    before = tree(root)
-    real = carry_out
-    for number in range(1, 90, 3 if IS_WHOLE else 17):
-        left = number
-
-        def watch(title: str) -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                raise Killed(title)
-
-        def until_killed(
-            machine: TargetMachine, plan: own_files.SetupPlan, answers: own_files.Answers, _: object
-        ) -> None:
-            real(machine, plan, answers, watch)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(own_files, "carry_out", until_killed)
-            with suppress(Killed):
-                setup(root, *words)
-        if number % 2:
-            assert setup(root, *words) == 0
-            made = tree(root)
-            assert setup(root, words[0], "--yes") == 0
-            assert tree(root) == made
-        assert setup(root, words[0], "--remove", "--purge", "--yes") == 0
-        assert tree(root) == before
 
 
 def test_a_user_and_a_machine_without_slurm_are_refused_in_one_line() -> None:

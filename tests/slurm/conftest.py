@@ -7,16 +7,9 @@ from pathlib import Path
 import pytest
 from tests.slurm import pyslurm_container, slurm_harness
 from tests.slurm.pyslurm_container import PySlurmContainer
-from tests.slurm.slurm_harness import FakedSlurm, Place
+from tests.slurm.slurm_harness import Place
 
 from gleaner.control.slurm.interface import AGENT_PREFIX, SchedulerId
-
-
-@pytest.fixture
-def faked_pyslurm(faked: FakedSlurm) -> FakedSlurm:
-    """The faked programs, with a PySlurm beside them."""
-    faked.put_pyslurm()
-    return faked
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +30,6 @@ def real_pyslurm(container: PySlurmContainer, tmp_path: Path, monkeypatch: pytes
 @pytest.fixture(
     params=[
         "faked_slurm",
-        "faked_pyslurm",
         pytest.param("real_slurm", marks=[pytest.mark.cluster, pytest.mark.extended]),
         pytest.param("real_pyslurm", marks=[pytest.mark.nodes, pytest.mark.extended]),
     ]
@@ -48,9 +40,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         case "faked_slurm":
             request.getfixturevalue("faked")
             place = slurm_harness.slurm(tmp_path, logs=tmp_path)
-        case "faked_pyslurm":
-            faked = request.getfixturevalue("faked_pyslurm")
-            place = slurm_harness.pyslurm(tmp_path, python=faked.pyslurm_python, logs=tmp_path)
         case "real_pyslurm":
             request.getfixturevalue("real_pyslurm")
             place = slurm_harness.pyslurm(

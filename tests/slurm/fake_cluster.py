@@ -82,8 +82,6 @@ class FakeCluster(SlurmAdminClient):
     """The partitions of slurm-admin.conf."""
     refuses: str = ""
     """The reason why the cluster cannot have entitlements."""
-    keeps_no_accounts: bool = False
-    """Its accounting is away, so that nobody knows whether the cluster can have entitlements."""
     dies_before: int = -1
     """The number of the act before which the caller is killed."""
     dies_after: int = -1
@@ -200,7 +198,7 @@ class FakeCluster(SlurmAdminClient):
         return tuple(job for job in self.jobs.values() if set(job.nodes) & set(nodes))
 
     def check_owners(self, owners: Sequence[str]) -> None:
-        if self.keeps_no_accounts or self.is_away:
+        if self.is_away:
             raise ClusterUnavailable("Slurm does not answer: sacctmgr says 'Connection refused'")
         if self.refuses:
             raise ClusterRefused(self.refuses)

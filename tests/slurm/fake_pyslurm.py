@@ -1,10 +1,10 @@
-"""Stands in for the module PySlurm, in the same folder as the faked programs of Slurm: it tells of their jobs.
+"""Stands in for the module PySlurm, in the folder of the faked programs of Slurm: three idle nodes, and an agent that
+pends.
 
 With `away` it fails as PySlurm does without slurmctld, with `hangs` no call is answered, `broken` ends the process as
 Slurm's library does, and `built` holds the version of Slurm that it was built for.
 """
 
-import json
 import os
 import time
 from pathlib import Path
@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 HERE = Path(__file__).parent
-NODES = ("n1", "n2", "n3")
 __version__ = "25.11.2"
 
 
@@ -31,57 +30,25 @@ def slurm_api_version() -> tuple[int, ...]:
     return tuple(int(part) for part in told.read_text().split(".")) if told.exists() else (25, 11, 0)
 
 
-def call() -> None:
-    if (HERE / "hangs").exists():
-        time.sleep(60)
-    if (HERE / "away").exists():
-        raise RPCError("Unable to contact slurm controller (connect failure)")
+def loads(answer: Any) -> Any:
+    """Return a class whose `load` answers so, unless Slurm is away or hangs."""
+
+    def load() -> Any:
+        if (HERE / "hangs").exists():
+            time.sleep(60)
+        if (HERE / "away").exists():
+            raise RPCError("Unable to contact slurm controller (connect failure)")
+        return answer
+
+    return SimpleNamespace(load=load)
 
 
-def jobs() -> list[dict[str, Any]]:
-    path = HERE / "jobs.json"
-    return json.loads(path.read_text()) if path.exists() else []
-
-
-class Jobs:
-    @staticmethod
-    def load() -> dict[int, Any]:
-        call()
-        return {job["id"]: _job(job) for job in jobs()}
-
-
-def _job(job: dict[str, Any]) -> Any:
-    start, end = (None if at == "N/A" else at for at in (job["start"], job["end"]))
-    return SimpleNamespace(
-        id=job["id"], name=job["name"], user_id=os.getuid(), partition="gleaner", state=job["state"],
-        state_reason="None",
-        allocated_nodes=job["node"] or None, submit_time=job["submitted"], start_time=start, end_time=end,
-    )  # fmt: skip
-
-
-class Nodes:
-    @staticmethod
-    def load() -> dict[str, Any]:
-        call()
-        busy = {job["node"] for job in jobs() if job["state"] == "RUNNING"}
-        facts: dict[str, Any] = {"total_cpus": 6, "real_memory": 4000, "partitions": ["gleaner"]}
-        states = {name: "ALLOCATED" if name in busy else "IDLE" for name in NODES}
-        return {name: SimpleNamespace(name=name, state=state, **facts) for name, state in states.items()}
-
-
-class Partitions:
-    @staticmethod
-    def load() -> dict[str, Any]:
-        return {"gleaner": SimpleNamespace(name="gleaner", state="UP")}
-
-
-class _Config:
-    version = "25.11.4"
-
-    @staticmethod
-    def load() -> "_Config":
-        call()
-        return _Config()
-
-
-slurmctld = SimpleNamespace(Config=_Config)
+FACTS: dict[str, Any] = {"state": "IDLE", "total_cpus": 6, "real_memory": 4000, "partitions": ["gleaner"]}
+AGENT = SimpleNamespace(
+    id=7, name="gleaner-a", user_id=os.getuid(), partition="gleaner", state="PENDING", state_reason="Resources",
+    allocated_nodes=None, submit_time=900, start_time=None, end_time=None,
+)  # fmt: skip
+Jobs = loads({7: AGENT})
+Nodes = loads({name: SimpleNamespace(name=name, **FACTS) for name in ("n1", "n2", "n3")})
+Partitions = loads({"gleaner": SimpleNamespace(name="gleaner", state="UP")})
+slurmctld = SimpleNamespace(Config=loads(SimpleNamespace(version="25.11.4")))

@@ -76,19 +76,6 @@ class FakedSlurm:
             (path / program).symlink_to("fake_slurm.py")
         (path / "fake_slurm.py").chmod(0o755)
 
-    @property
-    def pyslurm_python(self) -> Path:
-        """A Python that has PySlurm. Told to be isolated, it would not look into the folder."""
-        return self.folder / "pyslurm-python"
-
-    def put_pyslurm(self) -> None:
-        """Put a faked PySlurm beside the programs."""
-        (self.folder / "pyslurm.py").write_text((Path(__file__).parent / "fake_pyslurm.py").read_text())
-        run = "import runpy, sys; sys.path.insert(0, sys.argv[1]); sys.argv = sys.argv[3:]; "
-        run += "runpy.run_path(sys.argv[0], run_name='__main__')"
-        self.pyslurm_python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{run}" {self.folder} "$@"\n')
-        self.pyslurm_python.chmod(0o755)
-
     def calls(self, program: str) -> list[dict[str, Any]]:
         """Return the calls of this program so far."""
         path = self.folder / "calls.jsonl"

@@ -1,6 +1,7 @@
 """The PySlurm backend when PySlurm or Slurm misbehaves, and what it tells. PySlurm is faked."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,64 +16,68 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def slurm(faked_pyslurm: FakedSlurm, tmp_path: Path) -> Place:
-    return slurm_harness.pyslurm(tmp_path, python=faked_pyslurm.pyslurm_python, logs=tmp_path)
+def python(faked: FakedSlurm) -> Path:
+    """A Python that has a faked PySlurm. Told to be isolated, it would not look into the folder."""
+    (faked.folder / "pyslurm.py").write_text((Path(__file__).parent / "fake_pyslurm.py").read_text())
+    run = "import runpy, sys; sys.path.insert(0, sys.argv[1]); sys.argv = sys.argv[3:]; "
+    run += "runpy.run_path(sys.argv[0], run_name='__main__')"
+    program = faked.folder / "pyslurm-python"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{run}" {faked.folder} "$@"\n')
+    program.chmod(0o755)
+    return program
 
 
 @pytest.fixture
-def impatient(faked_pyslurm: FakedSlurm, tmp_path: Path) -> Place:
-    """The same, for a call that does hang."""
-    return slurm_harness.pyslurm(tmp_path, python=faked_pyslurm.pyslurm_python, logs=tmp_path, timeout_s=5)
+def slurm(python: Path, tmp_path: Path) -> Place:
+    return slurm_harness.pyslurm(tmp_path, python=python, logs=tmp_path)
 
 
 def test_a_call_that_hangs_costs_the_time_out_and_the_next_one_is_answered(
-    impatient: Place, faked_pyslurm: FakedSlurm
+    python: Path, faked: FakedSlurm, tmp_path: Path
 ) -> None:
+    impatient = slurm_harness.pyslurm(tmp_path, python=python, logs=tmp_path, timeout_s=5)
     impatient.look()
-    faked_pyslurm.switch("hangs")
+    faked.switch("hangs")
     with pytest.raises(ClusterUnavailable, match=r"^Slurm does not answer: .*python took more than 5 s$"):
         impatient.look()
-    faked_pyslurm.heal("hangs")
+    faked.heal("hangs")
     assert len(impatient.look().nodes) == 3
 
 
-def test_a_slurm_that_is_away_is_unavailable_in_one_line(slurm: Place, faked_pyslurm: FakedSlurm) -> None:
-    slurm.look()
-    faked_pyslurm.switch("away")
+def test_a_slurm_that_is_away_is_unavailable_in_one_line(slurm: Place, faked: FakedSlurm) -> None:
+    assert [(agent.id, agent.name, agent.is_pending) for agent in slurm.look().jobs] == [("7", "gleaner-a", True)]
+    faked.switch("away")
     with pytest.raises(ClusterUnavailable, match=r"^PySlurm does not answer: .* says 'Unable to contact slurm"):
         slurm.look()
-    faked_pyslurm.heal("away")
+    faked.heal("away")
     assert len(slurm.look().nodes) == 3
 
 
-def test_a_library_that_ends_the_process_is_unavailable_with_its_last_words(
-    slurm: Place, faked_pyslurm: FakedSlurm
-) -> None:
-    faked_pyslurm.switch("broken")
+def test_a_library_that_ends_the_process_is_unavailable_with_its_last_words(slurm: Place, faked: FakedSlurm) -> None:
+    faked.switch("broken")
     with pytest.raises(ClusterUnavailable, match=r"^PySlurm does not answer: .*Unable to process configuration"):
         slurm.look()
 
 
-def test_a_pyslurm_that_was_built_for_another_slurm_is_not_used(slurm: Place, faked_pyslurm: FakedSlurm) -> None:
-    faked_pyslurm.switch("built", "24.11.5")
+def test_a_pyslurm_that_was_built_for_another_slurm_is_not_used(slurm: Place, faked: FakedSlurm) -> None:
+    faked.switch("built", "24.11.5")
     with pytest.raises(ClusterUnavailable, match=r"built for Slurm 24.11.5, and the cluster has 25.11.4; .*backend ="):
         slurm.look()
 
 
 def test_its_process_gets_nothing_of_the_servers_environment(
-    slurm: Place, faked_pyslurm: FakedSlurm, monkeypatch: pytest.MonkeyPatch
+    slurm: Place, python: Path, faked: FakedSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DATABASE_PASSWORD", "hunter2")
-    python = faked_pyslurm.pyslurm_python
-    python.write_text(f"{python.read_text().replace('exec ', f'env >{faked_pyslurm.folder}/told; exec ')}")
+    python.write_text(f"{python.read_text().replace('exec ', f'env >{faked.folder}/told; exec ')}")
     slurm.look()
-    told = {line.partition("=")[0] for line in (faked_pyslurm.folder / "told").read_text().splitlines()}
+    told = {line.partition("=")[0] for line in (faked.folder / "told").read_text().splitlines()}
     assert told - {"PWD", "SHLVL", "_", "OLDPWD"} == {"PATH", "LC_ALL", "TZ"}
 
 
-def test_where_owners_jobs_are_read_the_programs_are_asked(faked_pyslurm: FakedSlurm, tmp_path: Path) -> None:
-    faked_pyslurm.switch("broken")
-    settings = ClusterSettings(pyslurm_python=faked_pyslurm.pyslurm_python)
+def test_where_owners_jobs_are_read_the_programs_are_asked(python: Path, faked: FakedSlurm, tmp_path: Path) -> None:
+    faked.switch("broken")
+    settings = ClusterSettings(pyslurm_python=python)
     assert set(PySlurmCluster(settings, tmp_path, ("shared",)).read(1.0).nodes) == {"n1", "n2", "n3"}
 
 

@@ -208,23 +208,6 @@ def test_for_good_no_job_carries_our_mark_any_more(tmp_path: Path, deadman: Modu
     assert f"JobId=40 AdminComment={deadman.LET_GO}" not in "".join(head.told), "the switch leaves what runs alone"
 
 
-def test_what_requeued_itself_held_while_its_mark_was_taken_off_is_let_go_the_next_time(
-    tmp_path: Path, deadman: ModuleType
-) -> None:
-    answer = f"""\
-40|0|job requeued in held state|0|1|{deadman.GONE}
-41|0|JobHeldUser|0|0|{deadman.GONE}
-42|0|JobHeldAdmin|0|1|{deadman.GONE}
-43|4000|None|0|1|{deadman.GONE}
-"""
-    head = Head(tmp_path)
-    (tmp_path / "squeue.says").write_text(answer)
-    head.switch()
-    assert not [line for line in head.told if line.startswith("scontrol release")], "the switch knows no such mark"
-    head.switch("--for-good")
-    assert [line for line in head.told if line.startswith("scontrol release")] == ["scontrol release 40"]
-
-
 def test_for_good_nothing_is_done_while_control_enforces_entitlements(tmp_path: Path) -> None:
     head = Head(tmp_path)
     (tmp_path / "alive").write_text(f"{time.time():.0f}\n")

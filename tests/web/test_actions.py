@@ -11,7 +11,6 @@ from tests.web.web_harness import Shown, browser_of
 from gleaner.control.queue import lanes, tokens
 from gleaner.control.queue.database import transaction
 
-INPUT = f"sha256:{'1' * 64}"
 VERBS = ("hold", "release", "cancel", "migrate", "priority")
 PEOPLE = ("submitter", "colleague", "manager", "stranger", "admin")
 

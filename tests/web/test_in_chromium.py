@@ -147,8 +147,8 @@ def test_a_campaign_file_is_uploaded_gets_an_image_and_shows_its_wrong_line(
     expect(field).to_have_value("image: site/pythia:8.3\ncpu: 3\ngroup: atlas\n")
     tab.page.get_by_role("button", name="Submit").click()
     expect(tab.page.get_by_role("alert")).to_contain_text("line 2")
-    chosen = "() => { const f = document.activeElement; return f.value.slice(f.selectionStart, f.selectionEnd); }"
-    assert tab.page.evaluate(chosen) == "cpu: 3"
+    chosen = "const f = document.activeElement; return f.value?.slice(f.selectionStart, f.selectionEnd) === 'cpu: 3';"
+    tab.page.wait_for_function(f"() => {{ {chosen} }}")
     tab.page.context.close()
 
 

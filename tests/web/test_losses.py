@@ -2,18 +2,15 @@
 
 from collections.abc import Mapping
 
-from sqlalchemy import update
 from tests.api.api_harness import ApiHarness
 from tests.slurm.records import node, seen
 from tests.web.web_harness import browser_of
 
-from gleaner.control.models.jobs import Ending
 from gleaner.control.policy.lossy_nodes import SliceCounts, conspicuous
 from gleaner.control.policy.node_time import DAY_S
-from gleaner.control.queue import attempt_reports, node_losses
+from gleaner.control.queue import attempt_reports
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.node_losses import FRESH_S
-from gleaner.control.queue.tables import ATTEMPT
 
 
 def _lose_one(harness: ApiHarness, name: str) -> int:
@@ -108,13 +105,3 @@ def test_a_jobs_page_says_when_it_was_saved_and_what_was_computed_in_vain(harnes
     assert "2027-01-15 08:01:40 on n1 , took 4 s, " in browser.good(f"/web/jobs/{job}").text
     _lose_one(harness, "n2")
     assert "fell silent; computed in vain: 5 min" in browser.good(f"/web/jobs/{job}").text
-
-
-def test_an_attempt_of_which_its_agent_never_heard_is_no_loss_of_the_node(harness: ApiHarness) -> None:
-    harness.user.submit(indices=[0])
-    _lose_one(harness, "n1")
-    with transaction(harness.state.engine) as db:
-        lost = sum(each.lost for each in node_losses.count_slices(db, since_s=0).values())
-        db.execute(update(ATTEMPT).where(ATTEMPT.c.ending == Ending.LOST).values(ending=Ending.FORGOTTEN))
-        left = sum(each.lost for each in node_losses.count_slices(db, since_s=0).values())
-    assert (lost, left) == (1, 0)

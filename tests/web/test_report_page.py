@@ -2,15 +2,12 @@
 
 import csv
 
-import pytest
 from tests.api.api_harness import ApiHarness
 from tests.web.web_harness import browser_of
 
 from gleaner.control.policy.node_time import NodeTime
 from gleaner.control.queue import node_history
 from gleaner.control.queue.database import transaction
-from gleaner.control.slurm import accounted_month
-from gleaner.control.slurm.accounted_month import AccountedMonth
 
 
 def _fill(harness: ApiHarness) -> None:
@@ -47,16 +44,3 @@ def test_the_file_has_the_rows_of_the_caller(harness: ApiHarness) -> None:
     other = harness.caller("user", "carol", "cms")
     assert len(browser_of(harness, other).client.get("/web/report.csv").text.splitlines()) == 1
     assert browser_of(harness, other).get("/web/report?month=2026-13").status == 422
-
-
-def test_an_admin_may_have_the_waits_of_regular_jobs_asked(
-    harness: ApiHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    admins = browser_of(harness, harness.admin)
-    (link,) = [each for each in admins.good("/web/report").links() if "accounting=true" in each]
-    assert not [each for each in browser_of(harness, harness.user).good("/web/report").links() if "accounting" in each]
-    month = AccountedMonth(1234, 90.0, 30.0, 400.0, 2.5)
-    monkeypatch.setattr(accounted_month, "accounted", lambda *_, **__: month)
-    shown = admins.good(link).text
-    assert "1,234 regular jobs started. They waited 1 min 30 s on average, half of them 30 s at most" in shown
-    assert "energy, measured by Slurm 2.5 kWh" in shown

@@ -16,12 +16,6 @@ from gleaner.control.queue.tokens import Identity
 from gleaner.control.settings import AuditSettings, MungeRule, MungeSettings
 
 
-def _code(harness: ApiHarness) -> str:
-    answer = harness.user.post("/v1/web-codes")
-    assert answer.status_code == 201, answer.text
-    return str(answer.json()["code"])
-
-
 def test_who_is_not_signed_in_is_led_to_the_form_and_back(harness: ApiHarness) -> None:
     browser = Browser(harness)
     asked = browser.get("/web/jobs?state=New&text=pi")
@@ -45,23 +39,6 @@ def test_the_root_leads_to_the_page_and_the_api_stays_as_it_was(harness: ApiHarn
     assert browser.client.get("/v1/jobs").status_code == 401
     assert browser.client.get("/v1/jobs", headers={"Cookie": f"gleaner_session={cookie}"}).status_code == 401
     assert browser.client.get("/webcam").status_code == 401  # not one of the pages
-
-
-def test_a_code_signs_in_once(harness: ApiHarness) -> None:
-    code = _code(harness)
-    browser = Browser(harness)
-    answer = browser.sign_in_with(code=code)
-    assert (answer.status_code, answer.headers["location"]) == (303, "/web")
-    assert "alice (atlas)" in browser.good("/web").text
-    assert Browser(harness).sign_in_with(code=code).status_code == 401
-
-
-def test_a_code_is_good_for_a_minute(harness: ApiHarness) -> None:
-    code = _code(harness)
-    harness.now_s += 60
-    answer = Browser(harness).sign_in_with(code=code)
-    assert answer.status_code == 401
-    assert "has ended" in answer.text
 
 
 def test_agents_and_readers_of_metrics_do_not_sign_in(harness: ApiHarness) -> None:
