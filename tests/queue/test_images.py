@@ -207,4 +207,8 @@ def test_where_no_agent_lives_the_image_is_taken_on_trust_with_a_warning(harness
     harness.record_deregistration("a1")
     assert warning(harness, "gleaner/pi:1") == ""
     assert "had none: there are gleaner/pi:1, pythia:8.3" in warning(harness, "lab:1")
-    assert harness.look(images.site_images).agents == 0
+    harness.agent("a2", node="node-of-a1", images=NodeImages(names=("gleaner/pi:1",), brings=()))
+    harness.record_deregistration("a2")
+    site = harness.look(images.site_images)
+    assert site.agents == 0
+    assert [one.nodes for one in site.images] == [1], "a node counts once, however many agents ran there"

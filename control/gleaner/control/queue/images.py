@@ -83,10 +83,11 @@ def site_images(db: Connection) -> SiteImages:
 
     If no agent is live, `agents` is 0 and the images are those of the agents that ended last.
     """
-    live = db.execute(select(AGENT.c.facts).where(AGENT.c.phase == Phase.LIVE)).scalars().all()
-    ended = select(AGENT.c.facts).where(AGENT.c.registered_s.is_not(None)).order_by(AGENT.c.registered_s.desc())
-    known = live or db.execute(ended.limit(LATEST)).scalars().all()
-    reported = [NodeImages.model_validate(facts["images"]) for facts in known if facts]
+    registered = select(AGENT.c.node, AGENT.c.facts).order_by(AGENT.c.registered_s.desc())
+    live = db.execute(registered.where(AGENT.c.phase == Phase.LIVE)).all()
+    known = live or db.execute(registered.where(AGENT.c.registered_s.is_not(None)).limit(LATEST)).all()
+    latest = {node: facts for node, facts in reversed(known) if facts}
+    reported = [NodeImages.model_validate(facts["images"]) for facts in latest.values()]
     nodes = Counter(name for node in reported for name in node.names)
     return SiteImages(
         agents=len(live),
