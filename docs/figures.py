@@ -130,9 +130,8 @@ CALLS = (
     (340, 312, 210, 312, "checkpoints", "both"),
     (540, 312, 620, 312, "CRIU", "both"),
 )
-WAITS: dict[str, dict[str, list[list[float] | None]]] = _DATA["wait"]
-"""For each log and way: change of the mean wait in per cent, and the ends of its 95 % interval, of each length. None:
-not simulated."""
+WAITS: dict[str, dict[str, list[list[float]]]] = _DATA["wait"]
+"""For each log, way and length, the change of the mean wait in per cent, and the ends of its 95 % interval."""
 LENGTHS = ("20 min", "30 min", "1 h", "2 h", "4 h")
 AS_SHIPPED = ("vacated", "1 h")
 WAYS = {"vacated": "agents leave at once for a regular job", "kept": "agents keep their node to the end of the round"}
@@ -283,10 +282,10 @@ def architecture() -> str:
 
 def wait() -> str:
     """Return the picture of regular jobs' wait with agents of several lengths, on three logs."""
-    left, top, low, most, panel = 66.0, 86.0, -10.0, 366.0, 262.0
-    highest = max(point[2] for ways in WAITS.values() for points in ways.values() for point in points if point)
+    left, top, most, panel = 66.0, 86.0, 366.0, 262.0
+    highest = max(point[2] for ways in WAITS.values() for points in ways.values() for point in points)
     grid = 10 if highest <= 80 else 20
-    high = math.ceil(highest / grid) * grid
+    low, high = -grid, math.ceil(highest / grid) * grid
     step = (panel - 24) / len(LENGTHS)
 
     def y(share: float) -> float:
@@ -298,7 +297,7 @@ def wait() -> str:
         for place, (log, ways) in enumerate(WAITS.items()):
             begin = left + place * panel
             yield _text(begin + (panel - 24) / 2, top - 12, log)
-            for share in (int(low), *range(0, high + 1, grid)):
+            for share in range(low, high + 1, grid):
                 yield _line(begin, y(share), begin + panel - 24, y(share), "grid" if share else "line")
                 if place == 0:
                     yield _text(left - 8, y(share) + 4, f"{share:+d} %" if share else "0 %", anchor="end", kind="soft")
@@ -307,8 +306,6 @@ def wait() -> str:
                     if number == 0:
                         yield _text(begin + (where + 0.5) * step, most + 18, LENGTHS[where], kind="soft",
                                     more=' font-size="11"')  # fmt: skip
-                    if point is None:
-                        continue
                     mean, least, most_of_it = point
                     at = begin + (where + 0.38 + 0.24 * number) * step
                     yield _line(at, y(least), at, y(most_of_it), way, more=' stroke-width="1.5"')

@@ -101,8 +101,8 @@ class Executor:
     """Saves that failed since the last report of a checkpoint."""
     _save_under_way: "_SaveUnderWay | None" = None
     _had_to_vacate: bool = False
-    """True if the order came before the job began. The node is not to blame then for a checkpoint that is not found in
-    time."""
+    """True if the order came before the job began. In that case a checkpoint that is not found in time is no fault of
+    the node."""
     _signal_s: float = 0.0
     """The instant of the signal to save itself, by the monotonic clock; 0 if none was sent."""
     _latest_cost: SaveMeasurement | None = None
