@@ -182,14 +182,14 @@ def _table(steps: list[Step]) -> str:
     without = [f"| {state} | {', '.join(events)} |" for state, events in ignored.items()]
     return f"""## Each step of the lifecycle
 
-In parentheses behind the next state is what is done, in that order. Where several are possible,
-the state's fields decide.
+The parentheses after the next state list what is done, in that order. Where several states are
+possible, the fields of the state decide.
 
 | in state | when | then |
 |---|---|---|
 {chr(10).join(lines)}
 
-Some events change nothing, since what they ask for is under way or over. For all others `step`
+Some events change nothing, since their action is under way or over. For all other pairs `step`
 raises `Unexpected`.
 
 | in state | changes nothing |

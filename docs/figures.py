@@ -11,6 +11,7 @@ Each picture has its own background and its own colours for dark pages.
 
 import itertools
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -282,7 +283,10 @@ def architecture() -> str:
 
 def wait() -> str:
     """Return the picture of regular jobs' wait with agents of several lengths, on three logs."""
-    left, top, high, low, most, panel = 66.0, 86.0, 70.0, -10.0, 366.0, 262.0
+    left, top, low, most, panel = 66.0, 86.0, -10.0, 366.0, 262.0
+    highest = max(point[2] for ways in WAITS.values() for points in ways.values() for point in points if point)
+    grid = 10 if highest <= 80 else 20
+    high = math.ceil(highest / grid) * grid
     step = (panel - 24) / len(LENGTHS)
 
     def y(share: float) -> float:
@@ -294,7 +298,7 @@ def wait() -> str:
         for place, (log, ways) in enumerate(WAITS.items()):
             begin = left + place * panel
             yield _text(begin + (panel - 24) / 2, top - 12, log)
-            for share in range(int(low), int(high) + 1, 10):
+            for share in (int(low), *range(0, high + 1, grid)):
                 yield _line(begin, y(share), begin + panel - 24, y(share), "grid" if share else "line")
                 if place == 0:
                     yield _text(left - 8, y(share) + 4, f"{share:+d} %" if share else "0 %", anchor="end", kind="soft")

@@ -45,8 +45,9 @@ Priority: optional
 Installed-Size: $(du -sk "$root" | cut -f1)
 Depends: $2
 Description: $3
- Gleaner runs long single-node jobs in the idle gaps of a Slurm cluster, and
- moves them on in time. After the installation: glean setup --help.
+ Gleaner runs long single-node jobs in the idle gaps of a Slurm cluster, saves
+ them before a gap closes, and continues them in the next gap. The command
+ glean setup completes the installation.
 EOF
     cat >"$root/DEBIAN/postinst" <<EOF
 #!/bin/sh
@@ -71,6 +72,15 @@ parts() {
     mkdir -p "$place/$2/opt"
     packages "$work/$1.lock" "$place/$2/opt/gleaner"
     find "$place/$2" -name __pycache__ -type d -prune -exec rm -rf {} +
+}
+
+# contained PART: the lines of its lock file that lie in a package here. A lock file also has lines for other systems.
+contained() {
+    local line name version
+    one_line_each "$1" | while read -r line; do
+        name=${line%%[=[]*} version=${line#*==}
+        [ -z "$(find "$place" -iname "${name//[-.]/_}-${version%% *}.dist-info" -print -quit)" ] || printf '%s\n' "$line"
+    done
 }
 
 parts both gleaner-client
@@ -101,9 +111,10 @@ ln -s /opt/gleaner/bin/gleaner-slurm-admin "$place/gleaner-control/usr/bin/glean
 package gleaner-control "gleaner-client (= $version), openssl" "Harvest idle node time of a Slurm cluster: the control program"
 
 for part in agent control; do
+    contained "$part" >"$work/$part.contained"
     UV_PYTHON=$python "$repo_dir/.venv/bin/uv" run -q --isolated --no-project --with-requirements "$repo_dir/locks/sbom.lock" \
         cyclonedx-py requirements --pyproject "$repo_dir/pyproject.toml" --output-reproducible \
-        -o "$out/gleaner-${part}_$version.cdx.json" "$repo_dir/locks/$part.lock" >>"$log" 2>&1 ||
+        -o "$out/gleaner-${part}_$version.cdx.json" "$work/$part.contained" >>"$log" 2>&1 ||
         failed "the list of the parts of $part could not be made"
     say "$out/gleaner-${part}_$version.cdx.json"
 done

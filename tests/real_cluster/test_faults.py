@@ -1,6 +1,8 @@
 """Nothing is lost, whatever dies; and a dead agent leaves nothing on its node."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from demo import cluster
@@ -43,6 +45,47 @@ def test_control_killed_and_restarted_in_mid_campaign_loses_nothing(one_round: N
     assert all(cluster_harness.job(job)["job"]["outcome"] == "succeeded" for job in jobs)
     endings = [[attempt["ending"] for attempt in cluster_harness.job(job)["attempts"]] for job in jobs]
     assert endings == [["succeeded"]] * 3, "a live attempt was taken for dead"
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("after_s", [0.2, 0.5, 1.0])
+def test_control_killed_in_the_middle_of_a_rerun_runs_all_its_jobs_again_or_none(quiet: None, after_s: float) -> None:
+    words = ("--group", "physics", "--image", cluster_harness.PI, "--name", "again", "--hold", "--array", "1-5000")
+    campaign = str(cluster.glean("submit", *words, after=("true",))["campaign"])
+    cluster.glean("cancel", "--campaign", campaign)
+    rerun = ("rerun", "--campaign", campaign, "--only", "1-5000")
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(cluster.glean, *rerun)
+        time.sleep(after_s)  # no event tells when control writes
+        cluster.kill_control()
+        asked.exception()  # its answer may be lost
+    cluster.until("control to lead again", cluster.is_leading, timeout_s=60)
+    ended = cluster.api("GET", f"/campaigns/{campaign}")["cancelled"]
+    assert ended in {0, 5000}
+    if ended:
+        assert len(cluster.glean(*rerun)["jobs"]) == 5000
+    cluster.glean("cancel", "--campaign", campaign)
+    assert cluster.api("GET", f"/campaigns/{campaign}")["cancelled"] == 5000
+
+
+@pytest.mark.extended
+def test_a_fetch_in_which_control_is_killed_is_taken_up_again(one_round: None) -> None:
+    jobs = cluster_harness.submit_pi(3, samples=SAMPLES, cpus=3)
+    cluster.until("all jobs to complete", lambda: set(cluster_harness.states(jobs)) == {"Complete"}, timeout_s=300)
+    campaign, token = cluster_harness.job(jobs[0])["job"]["campaign"], "/tmp/alices-token"
+    cluster.run("head", "install", "--owner=alice", "--mode=600", f"{cluster.TOKEN_FILE}-physics", token)
+    words = f"env GLEANER_CLIENT__TOKEN_FILE={token} glean results --campaign {campaign} --to /tmp/fetched"
+    cluster.signal_web("STOP")  # so the fetch waits for its answer
+    begin = f"{words} >/dev/null 2>&1 & until pgrep -u alice -f '[g]lean results'; do sleep 0.1; done"
+    cluster.run("head", "sh", "-c", begin, user="alice")
+    cluster.signal_web("KILL")
+    cluster.kill_control()
+    cluster.until("control to lead again", cluster.is_leading, timeout_s=60)
+    fetch = partial(cluster.run, "head", *words.split(), user="alice")
+    cluster.until("the results", fetch, timeout_s=60)
+    assert fetch() == "3 results already there, not fetched again\n"
+    assert len(cluster.run("head", "find", "/tmp/fetched", "-name", "pi.txt").split()) == 3
+    cluster.run("head", "rm", "-r", "/tmp/fetched", token)
 
 
 @pytest.mark.extended

@@ -28,13 +28,13 @@ SAID = {
         "it holds /job/big open, a deleted file of 3221225472 bytes, and at most 1 GiB is saved of such a file: "
     ),
     "files-ext.c:94): Can't dump file 5 of that type [20666] (chr 195:255 /dev/nvidia0)": (
-        "it has something open or mapped that cannot be saved (chr 195:255 /dev/nvidia0), as a device or a file"
+        "it has something open or mapped that cannot be saved (chr 195:255 /dev/nvidia0), such as a device"
     ),
     "tty.c:2035): tty: ctty inheritance detected sid/pgrp 6 (ctty pid_real 9 pty pid_real 8)": (
         "it has a process that has opened its terminal by the name /dev/tty, as an interactive shell does: run the "
     ),
     "infect-rpc.c:68): Command 66 for daemon failed with -1": (
-        "it has memory that CRIU cannot read, as the guard pages of threads with glibc 2.42: ask an admin for CRIU 4.2"
+        "it has memory that CRIU cannot read, such as the guard pages of threads with glibc 2.42: ask an admin"
     ),
     "mount.c:1): Can't lookup mount=16 for fd=-3 path=/anon_hugepage (deleted)": "it has memory in huge pages (M",
     "timer.c:329): Unable to convert the notify thread id 4711": "it has a timer that sends its signal to one thread (",
@@ -60,10 +60,10 @@ def test_what_criu_says_is_put_in_plain_words_with_what_to_do_and_the_words_of_c
 
 
 PASSES = {
-    "seize.c:1): Unable to freeze cgroup /x (100 x 100ms attempts)": "it did not stand still in time, as while it wai",
+    "seize.c:1): Unable to freeze cgroup /x (100 x 100ms attempts)": "it did not stand still in time, for exam",
     "sk-inet.c:188): inet: Connected TCP socket, consider using --tcp-established option.": "it has an open TCP conn",
-    "seize.c:1): Unseizable non-zombie 123 found, state t, err -1/1": "it did not stand still in time, as while it wai",
-    "seize.c:1): SEIZE 123: task not interrupted after seize": "it did not stand still in time, as while it waits for",
+    "seize.c:1): Unseizable non-zombie 123 found, state t, err -1/1": "it did not stand still in time, for exam",
+    "seize.c:1): SEIZE 123: task not interrupted after seize": "it did not stand still in time, for example",
     "sk-netlink.c:77): netlink: The socket has data to read": "it has a netlink socket with an answer that it has not ",
     "sk-inet.c:99): inet: In-flight connection (l) for 2f": "it has a connection that waits to be accepted: accept",
 }
@@ -116,7 +116,7 @@ def test_a_process_that_cannot_be_stopped_is_told_with_what_to_do_and_counts_as_
     """Else a job whose saves hang on each node would never be held."""
     log = log_line(Reason("not all processes could be stopped within 20 s", lasts=False))
     found = cannot_checkpoint(log, "")
-    assert str(found).startswith("it has a process that cannot be stopped, as one that waits for a disk or a file sys")
+    assert str(found).startswith("it has a process that cannot be stopped, such as one that waits for a disk or a file")
     assert str(found).endswith("(CRIU: not all processes could be stopped within 20 s)")
     assert found.why is ReturnReason.UNSAVABLE
 

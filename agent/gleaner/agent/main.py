@@ -24,7 +24,7 @@ from gleaner.agent.runtime.interface import RuntimeFault
 from gleaner.agent.settings import SiteAgentSettings
 from gleaner.agent.transfer.remotes import schemes
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Gleaner's agent on a node.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="Run jobs on a node.")
 log = structlog.get_logger()
 
 UNFIT = 3
@@ -38,12 +38,12 @@ def _group() -> None:
 
 @app.command()
 def run(
-    name: Annotated[str, typer.Option(help="This agent's name, given by control.")],
-    end: Annotated[float, typer.Option(help="The shared end, seconds since the epoch.")],
-    token_file: Annotated[Path, typer.Option(help="File with this agent's token, mode 0600.")],
-    settings: Annotated[Path | None, typer.Option(help="Settings file.")] = None,
+    name: Annotated[str, typer.Option(help="The agent's name, which control has chosen.")],
+    end: Annotated[float, typer.Option(help="The shared end, in seconds since the epoch.")],
+    token_file: Annotated[Path, typer.Option(help="The file with the agent's token, mode 0600.")],
+    settings: Annotated[Path | None, typer.Option(help="The settings file.")] = None,
 ) -> None:
-    """Run jobs until the end."""
+    """Claim, run and save jobs until the end."""
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

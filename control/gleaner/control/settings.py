@@ -58,8 +58,8 @@ class QueueSettings(_Table):
     losses_until_held: int = Field(default=3, ge=1)
     """A job that is lost together with its agent this many times in a row, on different nodes, is held."""
     keep_days: int = Field(default=90, ge=1)
-    """Lines that jobs have printed, and events, are removed this long after the jobs' end. `[outputs] keep_days` is for
-    results. Agents that never got a job are also removed. Choose a shorter time if the database grows too large."""
+    """Printed lines, events, and agents that never got a job are removed this long after the jobs' end. Choose a
+    shorter time if the database grows too large. `[outputs] keep_days` is for results."""
     keep_decisions_mib: int = Field(default=2000, ge=1)
     """The compressed size of all stored decisions. The oldest above it, and those older than `keep_days`, are removed
     once an hour. Choose a larger size if `glean why` is to cover a longer time."""
@@ -93,9 +93,9 @@ class RoundSettings(_Table):
     """The shortest time for which an agent is submitted. Unless it is set, it is at most half a round. Choose at least
     ten times a save and a restore together."""
     agent_needs_s: float = Field(default=55, ge=0)
-    """The time that an agent needs to begin any job. No agent is submitted for a shorter time. It contains the agent's
-    start (5 s), Slurm's KillWait (30 s), and the agents' own `margin_s` (10 s) and `shortest_slice_s` (10 s of it).
-    Unless it is set, it is at most half a round."""
+    """The time that an agent needs to begin any job, so none is submitted for a shorter time. It contains the agent's
+    start (5 s), Slurm's KillWait (30 s), and the agents' `margin_s` (10 s) and `shortest_slice_s` (10 s of it). Unless
+    it is set, it is at most half a round."""
     poll_s: float = Field(default=20, ge=1)
     """The interval of control's polls, each of which runs one `sinfo` and one `squeue`. On a busy controller, choose at
     least 10."""
@@ -303,7 +303,7 @@ class ClusterSettings(_Table):
     """The agent's settings file on the node."""
     agent_logs: Path = Path("/var/lib/gleaner/work")
     """A folder on the nodes' own disks for the output of agents, which is copied to `agents` in the storage at their
-    end. On a storage that hangs, Slurm's processes would keep the file open, and Slurm would drain the node."""
+    end. On a storage that hangs, Slurm would drain the node."""
 
 
 class ApiSettings(_Table):
@@ -510,9 +510,8 @@ class OutputSettings(_Table):
 
     urls: tuple[str, ...] = ()
     """The beginnings of the targets that jobs can name, such as `file:///data/results/{group}/`,
-    `https://dav.example.org/{group}/` or `s3://s3.example.org/results/{group}/`. Each contains `{group}` once, as the
-    whole name of a folder, so that groups cannot overwrite each other's results. A `file` folder exists on all nodes,
-    and belongs to the agents' user alone."""
+    `https://dav.example.org/{group}/` or `s3://s3.example.org/results/{group}/`. [Rules for
+    them](storage.md#results-that-are-delivered)."""
     deliver_s: float = Field(default=3600, gt=0, le=LONGEST_CALL_S)
     """The longest time to deliver one result."""
     silent_s: float = Field(default=60, gt=0, le=LONGEST_CALL_S)
@@ -520,8 +519,7 @@ class OutputSettings(_Table):
     tries: int = Field(default=20, ge=1, le=1000)
     """After this number of failures a delivery is given up. The pause between two tries grows up to ten minutes."""
     keep_days: float | None = Field(default=None, gt=0, le=MOST)
-    """Results are removed from the storage this long after the jobs' end. Without it, they stay until somebody removes
-    them with `glean rm`."""
+    """Results are removed from the storage this long after the jobs' end. Without it, they stay until `glean rm`."""
 
     @property
     def keep_s(self) -> float | None:

@@ -133,7 +133,7 @@ libc.madvise(ctypes.c_void_p(address), 4096, 102)
 memory[5000] = 1
 rest()
 """,
-        refused="has memory that CRIU cannot read, as the guard pages of threads with glibc 2.42",
+        refused="has memory that CRIU cannot read, such as the guard pages of threads with glibc 2.42",
         only_with=GUARDS,
     ),
 )

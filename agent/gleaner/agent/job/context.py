@@ -49,13 +49,13 @@ class AgentContext(JobContext):
     """The folder on the storage from which control takes the reports that did not reach it."""
     begins: Limiter
     can_save: bool
-    """True if this node can save and restore memory; if not, only workloads that save themselves can run here."""
+    """True if this node can save and restore memory. Otherwise only workloads that save themselves can run here."""
     end_s: Callable[[], float]
     inputs: Inputs
     url_inputs: UrlInputs
     images_allowed: tuple[str, ...] = ("*",)
     images_pushed: bool = True
-    """True if jobs may run the images that their groups have pushed."""
+    """True if jobs can run the images that their groups have pushed."""
     images_limit_bytes: int = 200 * 2**30
-    """All images that agents have brought to the node may take so much."""
+    """The limit on all images that agents have brought to the node."""
     limits: DiskLimits = field(default_factory=DiskLimits)

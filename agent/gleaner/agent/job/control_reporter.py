@@ -1,4 +1,4 @@
-"""Executors for jobs that an agent has claimed: they report to control."""
+"""Executors for jobs that an agent has claimed, which report to control."""
 
 import asyncio
 from collections.abc import Callable
@@ -84,7 +84,7 @@ def make_executor(context: AgentContext, assignment: Assignment) -> Executor:
 
 @dataclass(slots=True)
 class ControlReporter:
-    """The `Reporter` of one attempt: all reports go through the agent's outbox."""
+    """The `Reporter` of one attempt, whose reports all go through the agent's outbox."""
 
     runtime: Runtime
     outbox: Outbox
@@ -149,10 +149,10 @@ class ControlReporter:
     # ── what becomes of it ──
 
     def record_save(self, checkpoint: Checkpoint) -> None:
-        """Nothing to record here: control keeps the record."""
+        """Do nothing, because control keeps the record."""
 
     async def confirm_save(self, took_s: float) -> bool:
-        """Nothing to confirm: control gives the job to another agent when it hears of the checkpoint."""
+        """Return True, because control gives the job to another agent when it learns of the checkpoint."""
         return True
 
     def report_saved(self, checkpoint: Checkpoint, spent: Slice, measured: SaveMeasurement | None) -> None:

@@ -1,7 +1,7 @@
 """The results that an agent delivers for control, one at a time.
 
-Control offers only results that count. It learns of each end through the agent's outbox, and of none if the agent ends
-first: then another agent delivers the same result again, which changes nothing where it is there already.
+Control offers only results that count. It learns of each end through the agent's outbox. If the agent ends first,
+another agent delivers the same result again, which changes nothing where it is there already.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class Deliveries:
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def stop(self) -> None:
-        """Deliver nothing more: what is under way is given up at once."""
+        """Deliver nothing more, and give up at once what is under way."""
         self._stop.set()
 
     async def run(self) -> None:

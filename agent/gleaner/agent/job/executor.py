@@ -1,8 +1,8 @@
 """Do the steps of `job.lifecycle` for one job, one after the other, and feed back what happened.
 
 The only executor of `lifecycle.step`: for an agent, whose reporter tells control, and for `glean run`, whose reporter
-has Slurm start the job again. Blocking work runs in threads of its own; everything that decides runs on the event
-loop, without a lock.
+has Slurm start the job again. Blocking work runs in separate threads. All decisions are taken on the event loop,
+without a lock.
 """
 
 import asyncio
@@ -39,11 +39,11 @@ TERMINATED = 143
 """The exit code after SIGTERM: by the job itself, or by an engine that ends."""
 ENGINE_ENDS_S = 1.0
 RUNTIME_BACK_S = 20.0
-"""A runtime may be away for so long; then its containers count as lost."""
+"""The longest absence of a runtime. After it, its containers count as lost."""
 REPORTS_ON_DISK_WITHIN_S = 5.0
 """The longest time that a container is paused until the report of its periodic save is on the storage."""
 SAVE_PAUSE_S = 10.0
-"""The longest pause after a failed save; shorter if there is less time left."""
+"""The longest pause after a failed save. It is shorter if less time is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,8 @@ class Executor:
     times: Stopwatch
     silence: Silence = field(default_factory=Silence)
     forgets_failures: bool = False
-    """True if each order to vacate stands alone: earlier failed saves do not count, and the job computes meanwhile."""
+    """True if each order to vacate stands alone, so that earlier failed saves do not count, and the job computes in
+    between."""
     memory_bytes: int = 0
     """The memory in use at the last measurement."""
     since_s: float = 0.0
@@ -85,7 +86,7 @@ class Executor:
     last_save_s: float = 0.0
     """The instant of the job's last save."""
     save_again_s: float = 0.0
-    """A failed save is not tried again before this instant: the reason may pass."""
+    """A failed save is not tried again before this instant, because the reason might pass."""
     node_fault: bool = False
     """True if the job was returned because the node does not work."""
     storage_fault: str = ""
@@ -94,13 +95,14 @@ class Executor:
     state: lifecycle.Task = field(init=False)
     _todos: asyncio.Queue[lifecycle.Todo] = field(default_factory=asyncio.Queue[lifecycle.Todo])
     _end_event: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the job has ended: only the report and the cleaning are left."""
+    """Set when the job has ended, so that only the report and the cleaning are left."""
     _container: ContainerId | None = None
     _failed_saves: int = 0
     """Saves that failed since the last report of a checkpoint."""
     _save_under_way: "_SaveUnderWay | None" = None
     _had_to_vacate: bool = False
-    """True if the order came before the job began: then the node is not to blame for a checkpoint not found in time."""
+    """True if the order came before the job began. The node is not to blame then for a checkpoint that is not found in
+    time."""
     _signal_s: float = 0.0
     """The instant of the signal to save itself, by the monotonic clock; 0 if none was sent."""
     _latest_cost: SaveMeasurement | None = None
@@ -150,7 +152,7 @@ class Executor:
 
     @property
     def is_storing(self) -> bool:
-        """True if something of the job may still be stored if there is time."""
+        """True if something of the job can still be stored if there is time."""
         if isinstance(self.state, lifecycle.Running):  # its save failed and is tried again
             return self.state.vacating and self.state.failed_saves < lifecycle.SAVE_TRIES
         return isinstance(self.state, lifecycle.Saving | lifecycle.Signalled | lifecycle.Storing | lifecycle.Finishing)
@@ -347,7 +349,7 @@ class Executor:
             self.memory_bytes = self.context.runtime.memory_bytes(container) or self.memory_bytes
 
     def pause_early(self) -> None:
-        """Pause the job if its save has not begun. If that fails, its save will say why. Blocks."""
+        """Pause the job if its save has not begun. If that fails, its save will report the reason. Blocks."""
         if (container := self.container) is None or self._save_under_way is not None:
             return
         self.times.switch_to(Activity.SAVING)
@@ -547,9 +549,9 @@ class Executor:
 
 
 def wait_for_exit(runtime: Runtime, container: ContainerId, clock: Clock) -> lifecycle.Event:
-    """Wait for a job's process to end; return the event that says how it ended. Blocks.
+    """Wait for a job's process to end, and return the event with its end. Blocks.
 
-    If the runtime goes away, its containers end too, and somebody may kill them: the job is not to blame.
+    If the runtime goes away, its containers also end, and an admin can kill them. The job is not to blame for either.
     """
     give_up_s = float("inf")
     while True:

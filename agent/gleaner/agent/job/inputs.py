@@ -2,9 +2,9 @@
 
     WORK/AGENT/inputs-HEX/NAME     what the container sees at /inputs/NAME
 
-Jobs with the same inputs share one folder, which goes with the last of them. Inputs are in no checkpoint: they are
-brought before each start and before each restore. Those of URLs are in the storage by then (`url_inputs`). All calls
-block as long as the storage does: make them in a worker thread. Nothing waits for them at the agent's end.
+Jobs with the same inputs share one folder, which goes with the last of them. Inputs are in no checkpoint, so they are
+brought before each start and each restore. Those of URLs are in the storage by then (`url_inputs`). All calls block as
+long as the storage does, so make them in a worker thread. Nothing waits for them at the agent's end.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ CONTENT = "content"
 MOST_FILES = 100_000
 """The most files and folders of one input."""
 MISSING_FOR_S = 60.0
-"""An input that another node has just stored may be out of sight for so long (`acdirmax`, nfs(5))."""
+"""The time for which an input that another node has just stored can be out of sight (`acdirmax`, nfs(5))."""
 MISSING_EVERY_S = 2.0
 _BLOCK = 512
 
 
 class NotStaged(Exception):
-    """The inputs are not there, and the job cannot start; one line. `why` is what control is told."""
+    """The inputs are not there, and the job cannot start. The text is one line, and control gets `why`."""
 
     def __init__(self, why: ReturnReason, detail: str) -> None:
         super().__init__(detail)

@@ -1,6 +1,6 @@
 """One job's checkpoints and its result on the storage, as its agent writes and reads them.
 
-All calls block as long as the storage does: make them in a worker thread.
+All calls block as long as the storage does, so make them in a worker thread.
 """
 
 import math
@@ -33,16 +33,16 @@ from gleaner.agent.runtime.interface import ContainerId, Runtime
 from gleaner.agent.system.keep_patterns import Keep
 
 MISSING_FOR_S = 60.0
-"""The time for which a missing checkpoint is looked for again. For up to `acdirmax` (60 s, nfs(5)) an NFS client may
+"""The time for which a missing checkpoint is looked for again. For up to `acdirmax` (60 s, nfs(5)) an NFS client might
 not see a file that another node has just written."""
 MISSING_EVERY_S = 2.0
 TRUSTED_FOR_S = 3600.0
-"""For so long, blocks that were read to restore a job are not read again for its next checkpoint. At an agent's end,
-the same holds for blocks that the agent itself has written."""
+"""The time for which blocks that a restore has read are not read again for the next checkpoint. At an agent's end, the
+same holds for blocks that the agent itself has written."""
 LONGEST_CHAIN = 8
-"""The most checkpoints in a row that share files: if a shared file rots after it was read, no more than these break."""
+"""The most checkpoints in a row that share files. If a shared file is damaged later, no more than these break."""
 LONGEST_CHAIN_AT_THE_END = 2 * LONGEST_CHAIN
-"""The same at an agent's end, where a full save may be too late."""
+"""The same at an agent's end, where a full save might be too late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Chain:
 
     @property
     def next(self) -> "Chain":
-        """The place of the next checkpoint, if it may share files with this one."""
+        """The place of the next checkpoint, if it can share files with this one."""
         return Chain(self.name, self.place + 1)
 
 
@@ -75,7 +75,7 @@ class NewCheckpoint:
     checkpoint: Checkpoint
     stored_bytes: int
     is_full: bool = False
-    """True for a full checkpoint, which shares no file: far more was written for it."""
+    """True for a full checkpoint, which shares no file, and took far more writing."""
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class JobCheckpoints:
     folder: Path
     """The job's folder on the node."""
     stop_waiting: threading.Event = field(default_factory=threading.Event)
-    """Set when there is no time to wait for a file that the storage may show later."""
+    """Set when there is no time to wait for a file that the storage might show later."""
     clock: Clock = field(default_factory=SystemClock)
     _storage_since_s: float | None = None
     """The instant at which the present work with the storage began, by the monotonic clock; None if there is none."""
@@ -118,7 +118,7 @@ class JobCheckpoints:
     def open(self) -> FolderArchive | None:
         """Open the checkpoint from which to restore the job, if it has one. Raises `ArchiveBroken` or `StorageError`.
 
-        A checkpoint that this node does not see may still be there, so it is looked for again for a while before it
+        A checkpoint that this node does not see might still be there, so the node looks again for a while before it
         counts as missing. If there is no time for that, it is a failure of the storage.
         """
         checkpoint = self.assignment.checkpoint
@@ -165,7 +165,7 @@ class JobCheckpoints:
         """Publish a checkpoint of a paused container. `mark` is called last, and returns the position of the output.
 
         `at_the_end`: there is no time for a full checkpoint if an incremental one is possible. Raises the errors of the
-        runtime's `checkpoint` and of the storage; then there is no checkpoint.
+        runtime's `checkpoint` and of the storage, in which case there is no checkpoint.
         """
         with self._working_with_storage(), self._draft(at_the_end=at_the_end) as draft:
             runtime.checkpoint(container, draft)
@@ -274,7 +274,7 @@ class JobCheckpoints:
 def why_unfit(facts: Mapping[str, object], node: NodeFacts) -> str:
     """Return one line with what this node lacks to restore a process whose checkpoint has these facts; "" if nothing.
 
-    It is empty, too, if the checkpoint does not tell where it was saved, or tells it in another version's format.
+    It is also empty if the checkpoint does not name the node that saved it, or names it in another version's format.
     """
     saved_on = facts.get("node")
     if not isinstance(saved_on, dict):

@@ -100,7 +100,7 @@ def launch_job(
 
 
 def refusal(context: AgentContext, assignment: Assignment) -> str:
-    """Return one line that says why the job's image may not run here; "" if it may."""
+    """Return one line with the reason why the job's image must not run here, or "" if it can."""
     if assignment.image_digest is None:
         return image_names.refusal(assignment.image, context.images_allowed)
     if context.images_pushed:
@@ -158,7 +158,8 @@ def start_or_restore(
     stage: Callable[[], None] | None = None,
     fill: Callable[[Path], None] | None = None,
 ) -> lifecycle.Started | lifecycle.NotStarted:
-    """Start or restore the container; return the event. `anew`: start the command again, even from a checkpoint.
+    """Start or restore the container, and return the event. With `anew` the command starts again, even from a
+    checkpoint.
 
     Nothing on the node is changed before it is clear that the job can run here. `stage` brings the job's inputs; `fill`
     puts files into the folder of a new job. `restoring` is called when all else is there and the restore begins.

@@ -1,12 +1,11 @@
-"""One job on one node, as a pure step function: an event goes in, the next state and the things to do come out.
+"""One job on one node, as a pure step function from an event to the next state and the things to do.
 
 The executor (`job.executor`) does these things, one after the other, and feeds back what happened. There is no clock
-and no I/O here. The order of the things to do keeps a job safe: a process is killed only after its checkpoint is
-published, and a published checkpoint is reported at once, before anything else can go wrong. After a periodic save a
-process goes on only when the report can no longer be lost with the agent.
+and no I/O here. The order of the things to do keeps a job safe. A process is killed only after its checkpoint is
+published, and a published checkpoint is reported at once, before anything else can fail. After a periodic save a
+process continues only when the report can no longer be lost with the agent.
 
-A workload that saves itself is never saved by us: we send its signal, and publish its folder when it has exited with
-its code.
+A workload that saves itself gets its signal, and its folder is published when it has exited with its code.
 """
 
 from dataclasses import dataclass, replace
@@ -19,12 +18,12 @@ from gleaner.agent.messages import Checkpoint, ReturnReason
 from gleaner.agent.runtime.interface import ContainerId
 
 SAVE_TRIES = 3
-"""The most failed saves; then no other is tried for the same reason."""
+"""After so many failed saves no other is tried for the same reason."""
 NO_CHECKPOINT = "no checkpoint was published before the agent's end"
 
 
 class Unexpected(Exception):
-    """An event that cannot happen in this state: a bug of ours, and loud."""
+    """An event that cannot happen in this state. It is a bug of ours."""
 
 
 # ── states ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -32,7 +31,7 @@ class Unexpected(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Preparing:
-    """Its folder and container are being made. `vacating`: the job must not compute any more."""
+    """Its folder and container are being made. With `vacating` the job must not compute any more."""
 
     saves_itself: SelfSave | None = None
     vacating: bool = False
@@ -41,9 +40,9 @@ class Preparing:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Its process runs. `vacating`: its agent ends; failed saves count from then on.
+    """Its process runs. With `vacating` its agent ends, and failed saves count from then on.
 
-    Failed periodic saves do not count. `failure`: the one to report of the failures since the last checkpoint
+    Failed periodic saves do not count. Of the failures since the last checkpoint, `failure` is the one to report
     (`_failure_to_report`).
     """
 
@@ -56,7 +55,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """It is paused, or soon will be, and its checkpoint is being written. `periodic`: it goes on afterwards."""
+    """It is paused, or soon will be, and its checkpoint is being written. With `periodic` it continues afterwards."""
 
     container: ContainerId
     failed_saves: int = 0
@@ -67,7 +66,7 @@ class Saving:
 
 @dataclass(frozen=True, slots=True)
 class Signalled:
-    """Its process got the signal to save itself and to exit. `vacating`: as in `Running`."""
+    """Its process got the signal to save itself and to exit. `vacating` is as in `Running`."""
 
     container: ContainerId
     saves_itself: SelfSave
@@ -76,21 +75,21 @@ class Signalled:
 
 @dataclass(frozen=True, slots=True)
 class Storing:
-    """Its process has saved itself and exited; its folder is being published as a checkpoint."""
+    """Its process has saved itself and exited, and its folder is being published as a checkpoint."""
 
     container: ContainerId
 
 
 @dataclass(frozen=True, slots=True)
 class Finishing:
-    """Its process exited by itself; its folder is being published."""
+    """Its process exited by itself, and its folder is being published."""
 
     container: ContainerId
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Nothing is left to decide. `late`: the job was returned because time was short, and may still be stored."""
+    """Nothing is left to decide. A `late` job was returned because time was short, and can still be stored."""
 
     late: bool = False
 
@@ -127,7 +126,7 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The runtime went away, or somebody killed the process or removed its container: no fault of the job."""
+    """The runtime went away, or the process or its container was killed from outside. The job is not to blame."""
 
     detail: str
     why: ReturnReason = ReturnReason.NODE_FAULT
@@ -137,16 +136,16 @@ class JobLimit(Enum):
     """A limit that ends the job that passes it, with the exit code of a process that such a limit ends."""
 
     DISK = 153
-    """The job has written more than it may, as after SIGXFSZ."""
+    """The job has written more than its limit, as after SIGXFSZ."""
     COMPUTING = 152
-    """The job has computed for as long as it may, as after SIGXCPU."""
+    """The job has used up its computing time, as after SIGXCPU."""
     SILENCE = 142
     """The job has computed for so long without writing anything, as after SIGALRM."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitPassed:
-    """The job has passed a limit, perhaps before it began here: its own failure."""
+    """The job has passed a limit, perhaps before it began here. This is its own failure."""
 
     detail: str
     limit: JobLimit = JobLimit.DISK
@@ -154,7 +153,7 @@ class LimitPassed:
 
 @dataclass(frozen=True, slots=True)
 class SaveDue:
-    """The job has computed so much that a save is worth its cost: the node may be lost."""
+    """The job has computed so much that a save is worth its cost, because the node might be lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +163,12 @@ class VacateAsked:
 
 @dataclass(frozen=True, slots=True)
 class AgentEnds:
-    """The clock, control or Slurm wants all jobs of the agent saved; repeated until that is done."""
+    """The clock, control or Slurm wants all jobs of the agent saved. The event repeats until that is done."""
 
 
 @dataclass(frozen=True, slots=True)
 class DropAsked:
-    """Control says that this attempt is over: cancelled, or no longer the current one."""
+    """Control reports that this attempt is over, because it was cancelled or is no longer the current one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +180,8 @@ class SaveDone:
 
 @dataclass(frozen=True, slots=True)
 class SaveFailed:
-    """No checkpoint was published; the container is still there. `why` is SAVE_FAILED if the next try may succeed."""
+    """No checkpoint was published, and the container is still there. `why` is SAVE_FAILED if the next try might
+    succeed."""
 
     detail: str
     why: ReturnReason = ReturnReason.SAVE_FAILED
@@ -189,9 +189,9 @@ class SaveFailed:
 
 @dataclass(frozen=True, slots=True)
 class OutOfTime:
-    """The agent's end has come: it waits for no publication any more.
+    """The agent's end has come, so it waits for no publication any more.
 
-    `storage_fault`: the storage's failure, if it was the reason.
+    `storage_fault` is the storage's failure, if it was the reason.
     """
 
     storage_fault: str = ""
@@ -231,14 +231,14 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class GoOn:
-    """Let a paused container go on."""
+    """Let a paused container continue."""
 
     container: ContainerId
 
 
 @dataclass(frozen=True, slots=True)
 class SendSignal:
-    """Let the process go on if it is paused, and send it the signal."""
+    """Let the process continue if it is paused, and send it the signal."""
 
     container: ContainerId
     signal: str
@@ -277,7 +277,7 @@ class ReportSaved:
 
 @dataclass(frozen=True, slots=True)
 class ReportCheckpointed:
-    """Report the checkpoint of an attempt that goes on."""
+    """Report the checkpoint of an attempt that continues."""
 
     checkpoint: Checkpoint
 
@@ -431,7 +431,7 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
 
 
 def unsaved_line(task: Running | Saving) -> str:
-    """Return why saves have failed since the last checkpoint, in the words of a return; empty if none has.
+    """Return why saves have failed since the last checkpoint, in the words of a return, or "" if none has.
 
     >>> unsaved_line(Running("c1", failure=SaveFailed("it has a queue", ReturnReason.UNSAVABLE)))
     'cannot be saved: it has a queue'

@@ -1,4 +1,4 @@
-"""End or save jobs that have passed a limit: of computing time or silence, over all slices, or of the node's disk."""
+"""End or save jobs that have passed a limit of computing time or silence, over all slices, or of the node's disk."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from gleaner.agent.runtime.interface import ContainerExited, ContainerId, Runtim
 
 
 def check_compute_limit(assignment: Assignment, computed_s: float) -> lifecycle.LimitPassed | None:
-    """Return the event of a job that has used up its computing time; None if it may go on, or has no such limit.
+    """Return the event of a job that has used up its computing time, or None if it can continue.
 
     `computed_s` is the time that it has computed in this slice.
     """
@@ -39,7 +39,7 @@ def end_jobs_at_limit(jobs: Sequence[Executor]) -> None:
 
 
 async def end_silent_jobs(jobs: Sequence[Executor]) -> None:
-    """End the jobs that have computed for as long as they may without writing anything."""
+    """End the jobs that have computed for their silent limit without writing anything."""
     for job in list(jobs):
         limit_s, container = job.assignment.spec.silent_limit_s, job.container
         if limit_s is None or container is None or not job.is_computing:

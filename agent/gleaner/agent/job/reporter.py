@@ -12,7 +12,7 @@ from gleaner.agent.runtime.interface import ContainerId
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """A job's stored results; no `output` if they went to the job's owner."""
+    """A job's stored results, without `output` if they went to the job's owner."""
 
     output: Output | None = None
 
@@ -38,9 +38,9 @@ class Reporter(Protocol):
         ...
 
     def follow(self, container: ContainerId, *, may_wait: Callable[[], bool]) -> None:
-        """Pass on the container's output from now on, in threads of its own.
+        """Pass on the container's output from now on, in separate threads.
 
-        While `may_wait` returns True, output that cannot be passed on yet may wait in the runtime.
+        While `may_wait` returns True, output that cannot be passed on yet can wait in the runtime.
         """
         ...
 
@@ -57,15 +57,15 @@ class Reporter(Protocol):
         ...
 
     def end_output(self) -> Mark:
-        """Pass on all output of a process that has ended for good, open lines too; return its position."""
+        """Pass on all output of a process that has ended for good, with open lines, and return its position."""
         ...
 
     def record_save(self, checkpoint: Checkpoint) -> None:
-        """Record that a published checkpoint counts. Raises `StorageError`; then the save has failed. Blocks."""
+        """Record that a published checkpoint counts. Raises `StorageError` if the save has failed. Blocks."""
         ...
 
     async def confirm_save(self, took_s: float) -> bool:
-        """See that the job will be restored from its published checkpoint; return False if it must go on here.
+        """See that the job will be restored from its published checkpoint. Return False if it must continue here.
 
         The container is ended only after this returned True.
         """
@@ -79,7 +79,7 @@ class Reporter(Protocol):
         ...
 
     def report_checkpointed(self, checkpoint: Checkpoint, spent: Slice, measured: SaveMeasurement | None) -> None:
-        """Report the published checkpoint of an attempt that goes on."""
+        """Report the published checkpoint of an attempt that continues."""
         ...
 
     def keep_reports(self) -> None:
@@ -105,5 +105,5 @@ class Reporter(Protocol):
         ...
 
     def report_return(self, why: ReturnReason, detail: str, spent: Slice, measured: SaveMeasurement | None) -> None:
-        """Report that this attempt ends without a checkpoint. `measured`: the cost so far of a late save."""
+        """Report that this attempt ends without a checkpoint. `measured` is the cost so far of a late save."""
         ...

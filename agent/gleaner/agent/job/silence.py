@@ -13,9 +13,9 @@ class Silence:
     _written_bytes: int | None = None
 
     def record_look(self, written_bytes: int | None, computed_s: float) -> None:
-        """Record how much the job's processes have written by now. None: nobody knows, so it counts as a write.
+        """Record how much the job's processes have written by now. An unknown number (None) counts as a write.
 
-        The first look shows nothing: the count before it is not known.
+        The first look shows nothing, because the count before it is not known.
 
         >>> silence = Silence(before_s=100.0)
         >>> for computed_s, written_bytes in ((2.0, 5), (4.0, 5), (6.0, 5)):

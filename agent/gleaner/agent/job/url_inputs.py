@@ -24,7 +24,7 @@ from gleaner.agent.system import tar_pack
 from gleaner.agent.transfer import process
 
 CONTROL_BACK_S = 120.0
-"""Control may be silent for so long before the job is returned."""
+"""The time for which control can be silent before the job is returned."""
 ASK_EVERY_S = 3.0
 _CHUNK_BYTES = 2**20
 

@@ -86,7 +86,7 @@ KINDS = (
     ),
     CriuFault(
         r"Can't dump file \d+ of that type \[\d+\] \((?P<what>[^)]*)\)|non-regular mapping|handle_device_vma",
-        "has something open or mapped that cannot be saved ({what}), as a device or a file of the kernel",
+        "has something open or mapped that cannot be saved ({what}), such as a device or a file of the kernel",
         f"close it, or {_BY_ITSELF}",
     ),
     CriuFault(r"Unknown file lock: .* LEASE", "has a lease on a file (F_SETLEASE)", "release the lease, or use a lock"),
@@ -108,7 +108,7 @@ KINDS = (
     ),
     CriuFault(
         r"Command 66 for daemon failed|Can't splice all pages",
-        "has memory that CRIU cannot read, as the guard pages of threads with glibc 2.42",
+        "has memory that CRIU cannot read, such as the guard pages of threads with glibc 2.42",
         "ask an admin for CRIU 4.2, or use an older image",
     ),
     CriuFault(
@@ -120,14 +120,14 @@ KINDS = (
     CriuFault(r"running in 32-bit mode", "runs a program for 32-bit processors", "build the program for 64 bit"),
     CriuFault(
         r"Unable to freeze cgroup|Timeout reached|Unseizable non-zombie|task not interrupted after seize",
-        "did not stand still in time, as while it waits for a slow disk",
+        "did not stand still in time, for example while it waits for a slow disk",
         "let it write less at once, or ask an admin if the node is overloaded",
         ReturnReason.SAVE_FAILED,
     ),
     CriuFault(
         r"^not all processes could be stopped within",
-        "has a process that cannot be stopped, as one that waits for a disk or a file system that does not answer",
-        f"ask an admin if a disk hangs; if other nodes say the same, {_BY_ITSELF}",
+        "has a process that cannot be stopped, such as one that waits for a disk or a file system that does not answer",
+        f"ask an admin if a disk hangs; if other nodes report the same, {_BY_ITSELF}",
     ),
 )
 

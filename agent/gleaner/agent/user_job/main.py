@@ -101,34 +101,28 @@ class RunOptions:
 
 @app.command(context_settings={"allow_interspersed_args": False})
 def run(  # noqa: PLR0913, PLR0917 - by Typer, who gives them by their names
-    image: Annotated[str, typer.Argument(help="An image that the node has.")],
-    command: Annotated[
-        list[str] | None, typer.Argument(help="The command to run in it. [the command of the image]")
-    ] = None,
+    image: Annotated[str, typer.Argument(help="The container image, one that the node has.")],
+    command: Annotated[list[str] | None, typer.Argument(help="The command.  [default: the image's]")] = None,
     storage: Annotated[
-        Path | None, typer.Option(help="The folder for checkpoints; all nodes must share it. [~/.gleaner]")
+        Path | None, typer.Option(help="The folder for checkpoints, the same on all nodes.  [default: ~/.gleaner]")
     ] = None,
-    results: Annotated[
-        Path | None, typer.Option(help="The folder for its files after its end; it must not exist yet. [gleaner-JOB]")
-    ] = None,
+    results: Annotated[Path | None, typer.Option(help="A new folder for the results.  [default: gleaner-JOB]")] = None,
     input: Annotated[Path | None, typer.Option(help="A folder that is copied into /job before the start.")] = None,
     save_every: Annotated[
-        float | None, typer.Option(min=1, help="Also save it every so many seconds while it runs.")
+        float | None, typer.Option(min=1, help="Also save it each time after so many seconds.  [default: never]")
     ] = None,
     cpus: Annotated[
-        int | None, typer.Option(min=1, help="The cores it may use. [all cores of the Slurm job here]")
+        int | None, typer.Option(min=1, help="The cores that it can use.  [default: those of the Slurm job]")
     ] = None,
     memory_mib: Annotated[
         str | None,
-        typer.Option(
-            metavar="MIB", help="The memory it may use, in MiB or as 4G. [the memory of the Slurm job less 150 MiB]"
-        ),
+        typer.Option(metavar="MIB", help="Memory in MiB, or as in 4G.  [default: that of the Slurm job, less 150 MiB]"),
     ] = None,
-    env: Annotated[list[str] | None, typer.Option(help="An environment variable NAME=VALUE. May be repeated.")] = None,
+    env: Annotated[list[str] | None, typer.Option(help="An environment variable; repeatable.")] = None,
 ) -> None:
     """Run a container in your own Slurm job, which can be saved at any time and restored on another node.
 
-    The program starts in the folder /job, without network. Its output is the job's, its exit code too.
+    The program starts in the folder /job, without network. Its output and its exit code are those of the job.
     """
     words = tuple(command or ())
     try:

@@ -1,4 +1,4 @@
-"""The rights of callers. Only `/health` answers unauthenticated callers; even the description of the API needs a token.
+"""The rights of callers. Only `/health` answers unauthenticated callers. Even the description of the API needs a token.
 
 `Gate` is in front of all routes, so that no route can forget the check. It also limits the size of a body, and control
 never reads the body of an unknown caller. Callers authenticate with a token or, if the admin allows it, with a munge
@@ -101,7 +101,7 @@ class Caller:
         return snapshot(self.state.engine)
 
     def writing(self) -> AbstractContextManager[Connection]:
-        """Return one transaction. Only the leader writes; another control program answers 503 and names the leader."""
+        """Return one transaction. Only the leader writes. Another control program answers 503 and names the leader."""
         return self.state.writing()
 
 

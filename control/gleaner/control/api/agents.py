@@ -26,7 +26,7 @@ from gleaner.control.policy.node_clocks import is_wrong, wrong_clocks
 from gleaner.control.queue import agents, claims, deliveries, node_health, secrets
 
 LATE_REPORT_S = 60.0
-"""An agent may report this much later that it has delivered a result."""
+"""The time in which an agent can still report that it has delivered a result."""
 
 router = APIRouter(prefix="/v1/agents", tags=["agents"])
 
@@ -108,7 +108,7 @@ def record_heartbeat(caller: OwnAgent, heartbeat: Heartbeat) -> Response:
 
 @router.post("/{name}/deliver", response_model=DeliveryOffer, responses=documented(404, 409, 413, 422))
 def take_delivery(caller: OwnAgent) -> Response:
-    """Take a result that waits to be delivered, with the group's secret for its target. Null: no result waits."""
+    """Take a result that waits to be delivered, with the group's secret for its target. Null if no result waits."""
     outputs, name = caller.state.settings.outputs, caller.name
     lease_s, tries = outputs.deliver_s + LATE_REPORT_S, outputs.tries
     with caller.writing() as db:

@@ -1,6 +1,6 @@
 """Agents' reports of their attempts. A report of an attempt that is not current is refused (409) and changes nothing.
 
-Repeating exactly the same report is no error, because the answer to the first one may have been lost.
+Repeating exactly the same report is no error, because the answer to the first one might have been lost.
 """
 
 from typing import Annotated
@@ -76,7 +76,7 @@ def returned(caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Retu
 def fix_input(caller: SomeAgent, job: JobPath, attempt: AttemptPath, fetched: InputFetched) -> InputFixed:
     """Fix the content of an input from a URL.
 
-    Return the content that was fixed first; null: store yours, and ask again.
+    Return the content that was fixed first, or null, after which the agent stores its own and asks again.
 
     All later slices and all jobs of the same submission read this content.
     """

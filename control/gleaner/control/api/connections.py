@@ -25,7 +25,7 @@ class Patience:
     request_s: float = 60
     """The time for the whole body of a request."""
     answer_s: float = 30
-    """The time for which a client may read nothing of its answer."""
+    """The longest time in which a client reads nothing of its answer."""
     idle_s: float = 60
     """The time from an answer to the end of the next request's headers. uvicorn closes an idle connection sooner, after
     the client has received the whole answer."""

@@ -23,7 +23,7 @@ router = APIRouter(prefix="/v1", tags=["nodes"])
 
 @router.post("/nodes/drain", status_code=202, responses=documented(409, 413, 422))
 def drain(caller: Admin, asked: Annotated[DrainRequest, examples.A_DRAIN]) -> DrainRow:
-    """Drain these nodes: nothing new starts there, and the jobs there are saved and requeued.
+    """Drain these nodes, so that nothing new starts there, and the jobs there are saved and requeued.
 
     If a job there cannot be saved, the nodes are resumed.
     """

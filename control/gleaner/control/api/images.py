@@ -53,7 +53,7 @@ def list_site_images(caller: User) -> SiteImages:
 
 @router.get("/{image}", responses=documented(404, 422))
 def show(caller: User, image: ImagePath, group: Group = None) -> ImageRow:
-    """Return one image: the group's own one, or otherwise the published one."""
+    """Return one image, the group's own one or otherwise the published one."""
     whose = caller.acts_for(group)
     with caller.reading() as db:
         published = () if images.rows(db, whose, image) else images.rows(db, EVERYBODY, image)

@@ -225,7 +225,7 @@ def show(caller: User, job: JobPath) -> JobDetail:
 
 @router.post("/{job}/hold", responses=documented(404, 409, 422))
 def hold(caller: User, job: JobPath) -> JobRow:
-    """Hold the job: no agent can claim it until it is released. A running job is saved at once."""
+    """Hold the job, so that no agent can claim it until it is released. A running job is saved at once."""
     return _changed(caller, job, lambda db: jobs.hold(db, job, reason=f"by {caller.name}", now_s=caller.now_s))
 
 

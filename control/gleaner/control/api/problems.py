@@ -1,6 +1,6 @@
 """The only module that turns errors into answers, each of one line and without a stack trace.
 
-Every error in a route ends as a `Problem` with a fitting status. An unexpected error is a bug of ours: its trace is
+Every error in a route ends as a `Problem` with a fitting status. An unexpected error is a bug of ours, whose trace is
 logged, and the caller gets one line.
 """
 

@@ -61,7 +61,7 @@ def revoke(caller: User, token: TokenId) -> TokenRow:
 
 @router.post("/{token}/rotate", status_code=201, responses=documented(404, 409, 422))
 def rotate(caller: User, token: TokenId) -> TokenIssued:
-    """Replace a token by a new one of the same owner. The new secret is shown only this once. The old token ends."""
+    """Replace a token with a new one of the same owner. The new secret is shown only this once. The old token ends."""
     with caller.writing() as db:
         id_ = _own(caller, db, token)
         _check_is_no_stronger(caller, db, id_)

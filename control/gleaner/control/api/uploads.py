@@ -56,7 +56,7 @@ def put_part(
 
 
 class Upload:
-    """The upload of a group's image or input. Every method may raise `StorageError`."""
+    """The upload of a group's image or input. Every method can raise `StorageError`."""
 
     def __init__(self, caller: Caller, kind: Kind, content: str, group: str | None, size_bytes: int) -> None:
         settings = caller.state.settings

@@ -25,7 +25,7 @@ First steps:
   glean logs JOB                         Read what a job has printed.
   glean results JOB                      Fetch what a job has left in its folder.
 
-`glean config` shows where control is, and which file has your token: an admin gives you both. docs/quickstart.md has
+`glean config` shows where control is, and which file has your token. An admin gives you both. docs/quickstart.md has
 a first job from its image to its results.
 """
 app = typer.Typer(
@@ -72,7 +72,7 @@ VERBS = (
     LazyVerb("drain", "Empty nodes for maintenance.", "drains:drain"),
     LazyVerb("resume", "Resume nodes that `glean drain` has emptied.", "drains:resume"),
     LazyVerb("config", "Print the settings and where each comes from.", "config:config"),
-    LazyVerb("doctor", "Check what is installed on this machine, and say what to do.", "doctor:doctor"),
+    LazyVerb("doctor", "Check what is installed on this machine, and name the remedies.", "doctor:doctor"),
     LazyVerb("setup", "Set up this machine, or undo the setup.", "setup:app"),
     LazyVerb("token", "Make, list, end and replace tokens.", "tokens:app"),
     LazyVerb("control", "Run the control program, and set up its database and storage.", "services:control_app"),

@@ -128,11 +128,11 @@ def _ended(detail: JobDetail) -> CheckEnd:
 
 def check(
     context: typer.Context,
-    image: Annotated[str, typer.Argument(metavar="IMAGE", help="Container image.")],
-    command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", help="What to run.")] = None,
+    image: Annotated[str, typer.Argument(metavar="IMAGE", help="The container image.")],
+    command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", help="The command.")] = None,
     *,
-    after: Annotated[str, typer.Option(metavar="10s", help="How long it runs before it is saved.")] = "10s",
-    timeout: Annotated[str, typer.Option(metavar="10m", help="Give up when nothing happens for so long.")] = "10m",
+    after: Annotated[str, typer.Option(metavar="10s", help="The time that it runs before it is saved.")] = "10s",
+    timeout: Annotated[str, typer.Option(metavar="10m", help="Give up after so long without any progress.")] = "10m",
     cpus: submit.Cpus = None,
     memory_mib: submit.Memory = None,
     env: submit.Environment = None,

@@ -23,7 +23,7 @@ def nodes(
     *,
     forget: Annotated[
         str | None,
-        typer.Option(metavar="NODE", help="Forget what has failed on this node and use it again at once. Admins only."),
+        typer.Option(metavar="NODE", help="For admins: forget what has failed on this node, and use it again at once."),
     ] = None,
     as_json: AsJson = False,
 ) -> Answer:

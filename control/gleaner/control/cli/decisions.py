@@ -28,7 +28,7 @@ _DECIDED = {"start": "released", "claim": "released before all others", "hold": 
 
 
 def why(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="A job's number, or slurm:4711 for one of Slurm's.")],
+    job: Annotated[str, typer.Argument(metavar="JOB", help="A job's number, or slurm:4711 for a job of Slurm.")],
     as_json: AsJson = False,
 ) -> Answer:
     """Explain why a job waits, with the last decision about it."""

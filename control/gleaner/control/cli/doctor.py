@@ -18,14 +18,14 @@ def doctor(
     ] = None,
     *,
     bundle: Annotated[
-        Path | None, typer.Option(metavar="FILE.tar.gz", help="Pack what a bug report needs, without secrets.")
+        Path | None, typer.Option(metavar="FILE.tar.gz", help="Pack the findings for a bug report, without secrets.")
     ] = None,
     patience: Annotated[
-        float, typer.Option(metavar="S", min=0.1, max=3600, help="The longest that all of it may take, in seconds.")
+        float, typer.Option(metavar="S", min=0.1, max=3600, help="The time limit for all checks together, in seconds.")
     ] = 7.5,
     as_json: AsJson = False,
 ) -> Answer:
-    """Check what is installed on this machine, and say what to do.
+    """Check what is installed on this machine, and name the remedies.
 
     Nothing is changed. As root, more can be checked. The exit code is 0 if there is no fault.
     """

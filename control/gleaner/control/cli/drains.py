@@ -32,9 +32,9 @@ def drain(
         Spanning, typer.Option(help="What to do with a job that also runs on other nodes.")
     ] = Spanning.REFUSE,
     leave_others: Annotated[
-        bool, typer.Option("--leave-others", help="Do not wait for jobs that may not be touched.")
+        bool, typer.Option("--leave-others", help="Do not wait for jobs that are left alone.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")] = False,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait until the nodes are empty.")] = False,
     as_json: AsJson = False,
 ) -> Answer:

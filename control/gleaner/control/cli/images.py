@@ -44,7 +44,7 @@ _LARGEST_WINDOW = 128 * 2**20
 """The memory limit for one zstd layer. The output of `zstd` itself needs no more."""
 
 Named = Annotated[str, typer.Argument(metavar="NAME", help="Your group's name for the image, as in pythia:8.3.")]
-Group = Annotated[str | None, typer.Option(help="The group whose image it is; only an admin names one.")]
+Group = Annotated[str | None, typer.Option(help="For admins: the group to which the image belongs.")]
 
 
 @app.command()
@@ -63,11 +63,11 @@ def push(
     architecture: Annotated[
         str | None,
         typer.Option(
-            help="The nodes' kind of processor: amd64, arm64, or a variant like amd64/v3.",
+            help="The nodes' kind of processor: amd64, arm64, or a variant, as in amd64/v3.",
             show_default="this machine's",
         ),
     ] = None,
-    image: Annotated[str, typer.Option(help="Of an archive with several images, the name of the one to bring.")] = "",
+    image: Annotated[str, typer.Option(help="The name of one image, if an archive has several.")] = "",
     as_json: AsJson = False,
 ) -> Answer:
     """Push an image, so that your group's jobs can use it. An interrupted push is continued."""

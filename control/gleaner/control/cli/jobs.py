@@ -15,8 +15,8 @@ from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.models.jobs import JobRow
 from gleaner.control.states import Outcome, State
 
-Job = Annotated[int, typer.Argument(metavar="JOB", min=1)]
-Jobs = Annotated[list[int] | None, typer.Argument(metavar="JOB", min=1)]
+Job = Annotated[int, typer.Argument(metavar="JOB", min=1, help="The job's number.")]
+Jobs = Annotated[list[int] | None, typer.Argument(metavar="JOB", min=1, help="Numbers of jobs.")]
 Campaign = Annotated[int | None, typer.Option(min=1, metavar="C", help="All jobs of this campaign.")]
 
 
@@ -28,10 +28,10 @@ def list_jobs(
     held: Annotated[bool | None, typer.Option("--held/--not-held", help="Only jobs that are held, or are not.")] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Only jobs that have failed.")] = False,
     mine: Annotated[bool, typer.Option("--mine", help="Only jobs that you have submitted.")] = False,
-    name: Annotated[str, typer.Option(metavar="TEXT", help="Part of a name or a submitter, or a number.")] = "",
-    newest: Annotated[bool, typer.Option("--newest", help="The newest jobs first.")] = False,
+    name: Annotated[str, typer.Option(metavar="TEXT", help="Only with this in name or user, or this number.")] = "",
+    newest: Annotated[bool, typer.Option("--newest", help="List the newest jobs first.")] = False,
     after: Annotated[int, typer.Option(metavar="JOB", help="Only jobs with a higher number.")] = 0,
-    limit: Annotated[int, typer.Option(help="At most this many, up to 1000.")] = 100,
+    limit: Annotated[int, typer.Option(help="The number of jobs that are listed, up to 1000.")] = 100,
     as_json: AsJson = False,
 ) -> Answer:
     """List jobs, the oldest first."""
@@ -77,9 +77,9 @@ def rerun(
     *,
     campaign: Annotated[int | None, typer.Option(min=1, metavar="C", help="Jobs of this campaign.")] = None,
     failed: Annotated[bool, typer.Option("--failed", help="All failed jobs of the campaign.")] = False,
-    only: Annotated[str | None, typer.Option(metavar="17,42", help="Its jobs with these indices.")] = None,
-    memory_mib: Annotated[str | None, typer.Option(metavar="MIB", help="Memory in MiB, or as in 4G.")] = None,
-    image: Annotated[str | None, typer.Option(help="With this image.")] = None,
+    only: Annotated[str | None, typer.Option(metavar="17,42", help="Those with these indices.")] = None,
+    memory_mib: Annotated[str | None, typer.Option(metavar="MIB", help="Other memory, in MiB, or as in 4G.")] = None,
+    image: Annotated[str | None, typer.Option(help="Another image.")] = None,
     as_json: AsJson = False,
 ) -> Answer:
     """Run jobs again that have failed or were cancelled.
@@ -100,7 +100,7 @@ def rerun(
 def remove(
     jobs: Jobs = None,
     campaign: Campaign = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Really remove a campaign.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm that a whole campaign is removed.")] = False,
     as_json: AsJson = False,
 ) -> Answer:
     """Remove ended jobs from all lists, with their results and logs. Their node time still counts in reports."""
@@ -112,7 +112,7 @@ def remove(
 def migrate(
     job: Job,
     to: Annotated[
-        str | None, typer.Option(metavar="NODE", help="Node on which the job goes on.  [default: any other]")
+        str | None, typer.Option(metavar="NODE", help="The node on which the job continues.  [default: any other]")
     ] = None,
     as_json: AsJson = False,
 ) -> Answer:
@@ -128,7 +128,7 @@ def deliver(jobs: Annotated[list[int], typer.Argument(metavar="JOB", min=1)], as
 
 
 def priority(
-    numbers: Annotated[list[int], typer.Argument(metavar="[JOB] N", help="Higher goes first.")],
+    numbers: Annotated[list[int], typer.Argument(metavar="[JOB] N", help="A job of higher N goes first.")],
     campaign: Campaign = None,
     as_json: AsJson = False,
 ) -> Answer:

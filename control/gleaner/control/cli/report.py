@@ -17,10 +17,10 @@ MIB = 2**20
 
 def report(
     month: Annotated[
-        str, typer.Option(metavar="YYYY-MM", help="The month, as in 2026-10; this month by default.")
+        str, typer.Option(metavar="YYYY-MM", help="The month, as in 2026-10.  [default: this month]")
     ] = "",
     accounting: Annotated[
-        bool, typer.Option("--accounting", help="For admins: ask Slurm for the waits of regular jobs, too.")
+        bool, typer.Option("--accounting", help="For admins: also ask Slurm for the waits of regular jobs.")
     ] = False,
     as_json: AsJson = False,
 ) -> Answer:

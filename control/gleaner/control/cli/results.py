@@ -26,9 +26,9 @@ AT_ONCE = 4
 
 
 def results(
-    jobs: Annotated[list[int] | None, typer.Argument(metavar="JOB", min=1)] = None,
-    campaign: Annotated[int | None, typer.Option(min=1, metavar="C", help="Every ended job of this campaign.")] = None,
-    to: Annotated[Path, typer.Option(metavar="DIR", help="Folder in which each job's folder is made.")] = Path(),
+    jobs: Annotated[list[int] | None, typer.Argument(metavar="JOB", min=1, help="Numbers of jobs.")] = None,
+    campaign: Annotated[int | None, typer.Option(min=1, metavar="C", help="All ended jobs of this campaign.")] = None,
+    to: Annotated[Path, typer.Option(metavar="DIR", help="The folder in which each job gets a folder.")] = Path(),
     only: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Only such files, as in '*.root'.")] = None,
     as_json: AsJson = False,
 ) -> Answer:

@@ -22,7 +22,7 @@ from gleaner.control.simulation.metrics.tables import Table
 app = typer.Typer(no_args_is_help=True, help="Keep your group's credentials for servers.")
 
 Named = Annotated[str, typer.Argument(metavar="NAME", help="Your group's name for the secret.")]
-Group = Annotated[str | None, typer.Option(help="The group whose secret it is; only an admin names one.")]
+Group = Annotated[str | None, typer.Option(help="For admins: the group to which the secret belongs.")]
 
 
 @app.command("set")
@@ -31,7 +31,7 @@ def set_secret(
     url: Annotated[
         str,
         typer.Option(
-            "--for", metavar="URL", help="The secret is for all URLs below this: s3://, https:// or roots://."
+            "--for", metavar="URL", help="Use the secret for all URLs below this: s3://, https:// or roots://."
         ),
     ],
     from_file: Annotated[

@@ -39,7 +39,7 @@ def run(
 
 @control_app.command()
 def web(
-    *, with_parent: Annotated[bool, typer.Option(help="End when the process ends that has started it.")] = False
+    *, with_parent: Annotated[bool, typer.Option(help="End with the process that has started it.")] = False
 ) -> Answer:
     """Serve the API and the page for people until SIGTERM."""
     settings = load_settings()
@@ -111,7 +111,7 @@ def prepare() -> Answer:
 
 @control_app.command()
 def backup(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The new file.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file for the backup.")],
 ) -> Answer:
     """Copy the queue's database into one file, while control runs."""
     with _queue() as (_settings, engine):
@@ -126,8 +126,8 @@ def backup(
 
 @control_app.command()
 def restore(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `glean control backup` has written.")],
-    replace: Annotated[bool, typer.Option("--replace", help="Also if the database has jobs.")] = False,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of `glean control backup`.")],
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a database that has jobs.")] = False,
 ) -> Answer:
     """Restore a backup of the queue's database. Stop control first."""
     settings = load_settings()

@@ -19,17 +19,17 @@ from gleaner.control.input_errors import one_line, read_text
 if TYPE_CHECKING:  # only `glean setup` needs them
     from gleaner.control.setup.own_files import Answers, TargetMachine, Wanted
 
-app = typer.Typer(no_args_is_help=True, help="Set up this machine, or undo the setup. No file of Slurm's is changed.")
+app = typer.Typer(no_args_is_help=True, help="Set up this machine, or undo the setup. Slurm's files stay as they are.")
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show everything that would be done; do nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-Remove = Annotated[bool, typer.Option("--remove", help="Take back what setup has made, but for checkpoints and queue.")]
-Purge = Annotated[bool, typer.Option("--purge", help="With --remove: the checkpoints and the queue also.")]
-Root = Annotated[str, typer.Option(metavar="DIR", help="Set up a system that does not run: an image in the making.")]
+Remove = Annotated[bool, typer.Option("--remove", help="Undo the setup, but keep checkpoints and queue.")]
+Purge = Annotated[bool, typer.Option("--purge", help="With --remove: also remove the checkpoints and the queue.")]
+Root = Annotated[str, typer.Option(metavar="DIR", help="Set up the system in this folder, as for an image.")]
 From = Annotated[
     Path | None, typer.Option("--from", metavar="FILE", help="The file join.json of control's machine (/etc/gleaner).")
 ]
-Url = Annotated[str | None, typer.Option(help="Control's address, like https://HOST:8642.")]
+Url = Annotated[str | None, typer.Option(help="Control's address, as in https://HOST:8642.")]
 CaFile = Annotated[Path | None, typer.Option(help="The authority of control's certificate, if it is the site's own.")]
 Role = Literal["control", "node", "client"]
 
@@ -68,9 +68,9 @@ def control(
     *,
     host: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="The name by which all reach this machine; repeat for other names, or IPs."),
+        typer.Option(metavar="NAME", help="A name or IPv4 address by which all reach this machine; repeatable."),
     ] = None,
-    port: Annotated[int | None, typer.Option(help="The port at which control listens.  [default: 8642]")] = None,
+    port: Annotated[int | None, typer.Option(help="The people's port.  [default: 8642]")] = None,
     storage: Annotated[
         str | None, typer.Option(help="The folder that all machines share.  [default: /srv/gleaner]")
     ] = None,
@@ -79,8 +79,8 @@ def control(
     gid: Annotated[
         int | None, typer.Option(help="Its group's number, the same on all machines.  [default: 4200]")
     ] = None,
-    certificate: Annotated[str | None, typer.Option(help="The site's own certificate; else one is made.")] = None,
-    key: Annotated[str | None, typer.Option(help="Its key, 0600, the service account's.")] = None,
+    certificate: Annotated[str | None, typer.Option(help="The site's own certificate.  [default: one is made]")] = None,
+    key: Annotated[str | None, typer.Option(help="Its key, mode 0600, of the service account.")] = None,
     ca_file: CaFile = None,
     root: Root = "",
     dry_run: DryRun = False,
@@ -101,10 +101,10 @@ def node(
     join: From = None,
     runtime: Annotated[
         Literal["helper", "docker"] | None,
-        typer.Option(help="Containers by the node helper, or by Docker.  [default: helper]"),
+        typer.Option(help="What runs containers: the node helper, or Docker.  [default: helper]"),
     ] = None,
     image: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Images that jobs may run; may be repeated.")
+        list[str] | None, typer.Option(metavar="PATTERN", help="Images that jobs are allowed to run; repeatable.")
     ] = None,
     url: Url = None,
     ca_file: CaFile = None,

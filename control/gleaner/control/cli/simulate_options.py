@@ -92,36 +92,34 @@ def setting(text: str) -> "Option":
 
 
 Trace: TypeAlias = Annotated[
-    Path | None, typer.Argument(metavar="TRACE", help="Standard Workload Format, also .gz, or sacct --parsable2.")
+    Path | None, typer.Argument(metavar="TRACE", help="Standard Workload Format, or sacct --parsable2, also .gz.")
 ]
 Scheduler: TypeAlias = Annotated[SchedulerKind | None, typer.Option(help="Scheduler of regular jobs.  [default: easy]")]
 Schedulers: TypeAlias = Annotated[
-    str,
-    typer.Option(metavar="KIND,KIND", help="Some of fcfs, easy, conservative, priority, sfs, omfs."),
+    str, typer.Option(metavar="KIND,KIND", help="Some of fcfs, easy, conservative, priority, sfs, omfs.")
 ]
-Cores: TypeAlias = Annotated[int | None, typer.Option(help="Cores of each node.  [default: 1]")]
+Cores: TypeAlias = Annotated[int | None, typer.Option(help="The cores of each node.  [default: 1]")]
 Length: TypeAlias = Annotated[
     float | None,
     typer.Option(parser=parsed_time, metavar="TIME", help="Agents of this length on idle nodes, such as 30m or 2h."),
 ]
 Lengths: TypeAlias = Annotated[
-    str | None,
-    typer.Option(metavar="TIME,TIME", help="Also with agents of these lengths, such as 30m,1h."),
+    str | None, typer.Option(metavar="TIME,TIME", help="Also with agents of these lengths, such as 30m,1h.")
 ]
 ScenarioFile: TypeAlias = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Settings (TOML); options win over it.")
+    Path | None, typer.Option(metavar="FILE", help="A scenario file (TOML). Options win over it.")
 ]
-Json: TypeAlias = Annotated[str | None, typer.Option(metavar="FILE|-", help="All figures as JSON; - is stdout.")]
+Json: TypeAlias = Annotated[str | None, typer.Option(metavar="FILE|-", help="Write all figures as JSON; - is stdout.")]
 Schedule: TypeAlias = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="When each job ran, as CSV: job, submit, start, end.")
+    Path | None, typer.Option(metavar="FILE", help="Write when each job ran, as CSV: job, submit, start, end.")
 ]
-Report: TypeAlias = Annotated[Path | None, typer.Option(metavar="FILE", help="A page with plots (HTML).")]
+Report: TypeAlias = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with plots (HTML).")]
 
 
 Processors: TypeAlias = Annotated[
-    int | None, typer.Option(help="Processors of a pool.  [default: what the trace's header says]")
+    int | None, typer.Option(help="The processors of a pool.  [default: those in the trace's header]")
 ]
-NodesOption: TypeAlias = Annotated[int | None, typer.Option(help="Nodes instead of a pool.")]
+NodesOption: TypeAlias = Annotated[int | None, typer.Option(help="The number of nodes, instead of a pool.")]
 Set: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
@@ -130,11 +128,11 @@ Set: TypeAlias = Annotated[
 ]
 Save: TypeAlias = Annotated[
     float | None,
-    typer.Option(parser=parsed_time, metavar="TIME", help="What one save takes.  [default: 0; of tune: 60s]"),
+    typer.Option(parser=parsed_time, metavar="TIME", help="The time of one save.  [default: 0, and 60s for tune]"),
 ]
 Restore: TypeAlias = Annotated[
     float | None,
-    typer.Option(parser=parsed_time, metavar="TIME", help="What one restore takes.  [default: 0; of tune: 60s]"),
+    typer.Option(parser=parsed_time, metavar="TIME", help="The time of one restore.  [default: 0, and 60s for tune]"),
 ]
 
 

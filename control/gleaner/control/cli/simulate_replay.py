@@ -25,7 +25,7 @@ NOTHING = "(nothing)"
 def replay(
     decision: Annotated[
         str,
-        typer.Argument(metavar="DECISION", help="Its number; or a file of `glean explain N --json`, without control."),
+        typer.Argument(metavar="DECISION", help="Its number, or a file of `glean explain N --json`."),
     ],
     as_json: AsJson = False,
 ) -> Answer:

@@ -50,9 +50,9 @@ def tune(
     restore: options.Restore = None,
     wait_limit: Annotated[
         str,
-        typer.Option(metavar="SHARE|TIME", help="How much longer regular jobs may wait on average: 3%, or 90s."),
+        typer.Option(metavar="SHARE|TIME", help="The most by which the mean wait can grow: 3%, or 90s."),
     ] = "3%",
-    seeds: Annotated[int, typer.Option(min=2, help="Histories of the cluster, drawn from the trace's weeks.")] = 10,
+    seeds: Annotated[int, typer.Option(min=2, help="The number of histories, drawn from the trace's weeks.")] = 10,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes.  [default: one for each core]")] = None,
     scheduler: options.Scheduler = None,
     processors: options.Processors = None,

@@ -26,7 +26,7 @@ from gleaner.control.cli.output import Answer, AsJson, DryRun, DryRunJob
 from gleaner.control.input_errors import InputError, one_line
 from gleaner.control.models.jobs import Submission, Submitted
 
-Cpus: TypeAlias = Annotated[int | None, typer.Option(help="Cores.  [default: 1]")]
+Cpus: TypeAlias = Annotated[int | None, typer.Option(help="The cores of each job.  [default: 1]")]
 Memory: TypeAlias = Annotated[
     str | None, typer.Option(metavar="MIB", help="Memory in MiB, or as in 4G, or a range: 512..4G.  [default: 512]")
 ]
@@ -40,7 +40,7 @@ Inputs: TypeAlias = Annotated[
     list[str] | None, typer.Option(metavar="PATH|URL", help="A file or folder to read at /inputs; repeatable.")
 ]
 Mounts: TypeAlias = Annotated[
-    list[str] | None, typer.Option(metavar="FOLDER", help="A folder of the nodes to read; repeatable.")
+    list[str] | None, typer.Option(metavar="FOLDER", help="A folder of the nodes to read at the same path; repeatable.")
 ]
 FIRST_JOBS = 3
 Group: TypeAlias = Annotated[str | None, typer.Option(help="For admins: the group that owns the jobs.")]
@@ -52,37 +52,37 @@ def submit(
         list[str] | None, typer.Argument(metavar="FILE | -- COMMAND", help="A campaign file, or what to run.")
     ] = None,
     *,
-    image: Annotated[str | None, typer.Option(help="Container image.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the job.  [default: the image's]")] = None,
+    image: Annotated[str | None, typer.Option(help="The container image.")] = None,
+    name: Annotated[str | None, typer.Option(help="The name of the jobs.  [default: the image's]")] = None,
     cpus: Cpus = None,
     memory_mib: Memory = None,
     nodes: Annotated[int | None, typer.Option(help="Only 1: wider jobs are simulated.", hidden=True)] = None,
-    priority: Annotated[int | None, typer.Option(help="Higher goes first.  [default: 0]")] = None,
+    priority: Annotated[int | None, typer.Option(help="A job of higher priority goes first.  [default: 0]")] = None,
     retries: Annotated[
-        int | None, typer.Option(help="How often the job may start over after a failure of its own.")
+        int | None, typer.Option(help="How often a job starts over after its own failure.  [default: set by the site]")
     ] = None,
     retry_on: Annotated[
-        str | None, typer.Option(metavar="75,137", help="Only these exit codes are tried again.  [default: all]")
+        str | None, typer.Option(metavar="75,137", help="Try only these exit codes again.  [default: all]")
     ] = None,
     never_retry_on: Annotated[
-        str | None, typer.Option(metavar="2,3", help="These exit codes end the job, whatever retries are left.")
+        str | None, typer.Option(metavar="2,3", help="Never try these exit codes again.  [default: none]")
     ] = None,
     compute_limit: Annotated[
         str | None,
-        typer.Option(metavar="2h", help="How long it may compute, all slices together.  [default: no limit]"),
+        typer.Option(metavar="2h", help="The computing time of all its slices together.  [default: no limit]"),
     ] = None,
     needs_at_least: Annotated[
-        str | None, typer.Option(metavar="20m", help="Only agents that have so much time left get it.")
+        str | None, typer.Option(metavar="20m", help="Start only where an agent has so much time left.")
     ] = None,
     disk: Annotated[
-        str | None, typer.Option(metavar="MIB", help="How much it may write, in MiB, or as in 20G.")
+        str | None, typer.Option(metavar="MIB", help="The most that it writes, in MiB, or as in 20G.")
     ] = None,
     silent_limit: Annotated[
-        str | None, typer.Option(metavar="30m", help="How long it may compute and print or write nothing.")
+        str | None, typer.Option(metavar="30m", help="End it if it writes nothing for so long.  [default: no limit]")
     ] = None,
     env: Environment = None,
     array: Annotated[
-        str | None, typer.Option(metavar="0-11", help="Submit a campaign: one job for each index.")
+        str | None, typer.Option(metavar="0-11", help="Submit one job for each index, as a campaign.")
     ] = None,
     saves_itself: SavesItself = None,
     input: Inputs = None,
@@ -92,12 +92,12 @@ def submit(
         typer.Option(metavar="PATTERN", help="Keep only such files of /job; repeatable.  [default: all]"),
     ] = None,
     deliver_to: Annotated[
-        str | None, typer.Option(metavar="URL", help="The folder to which the result is copied, with {job} in it.")
+        str | None, typer.Option(metavar="URL", help="The target to which the result is copied, with {job} in it.")
     ] = None,
     group: Group = None,
-    hold: Annotated[bool, typer.Option("--hold", help="Do not start before `glean release`.")] = False,
+    hold: Annotated[bool, typer.Option("--hold", help="Do not start the jobs before `glean release`.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Submit nothing: show the first jobs and what would be refused.")
+        bool, typer.Option("--dry-run", help="Submit nothing, but show the first jobs and what would be refused.")
     ] = False,
     as_json: AsJson = False,
 ) -> Answer:

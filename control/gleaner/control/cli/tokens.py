@@ -23,14 +23,14 @@ app = typer.Typer(no_args_is_help=True, help="Make, list, end and replace tokens
 
 LONGEST_SECRET = 256
 
-To = Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a new file of mode 0600; else print.")]
+To = Annotated[Path | None, typer.Option(metavar="FILE", help="Write it to this new file, mode 0600, not to stdout.")]
 
 
 @app.command()
 def create(
-    role: Annotated[Literal["user", "admin", "metrics"], typer.Option(help="What the token's holder may do.")],
-    name: Annotated[str, typer.Option(help="Name of the token's holder.")],
-    group: Annotated[str | None, typer.Option(help="The group whose jobs a user may see and change.")] = None,
+    role: Annotated[Literal["user", "admin", "metrics"], typer.Option(help="What the token's holder can do.")],
+    name: Annotated[str, typer.Option(help="The name of the token's holder.")],
+    group: Annotated[str | None, typer.Option(help="The group whose jobs the user can see.")] = None,
     *,
     manager: Annotated[
         bool, typer.Option("--manager", help="Let the user change all jobs of the group, not only their own.")
@@ -83,7 +83,7 @@ def rotate(
     ] = "own",
     to: To = None,
 ) -> Answer:
-    """Replace a token by a new one, and end the old one. The new one is shown only once."""
+    """Replace a token with a new one, and end the old one. The new one is shown only once."""
     wanted = _id(id_)
 
     def made() -> str:

@@ -13,9 +13,9 @@ from gleaner.control.models.campaigns import CampaignStatus
 
 
 def wait(
-    jobs: Annotated[list[int] | None, typer.Argument(metavar="JOB", min=1, help="Jobs to wait for.")] = None,
-    campaign: Annotated[int | None, typer.Option(min=1, help="Wait for every job of this campaign.")] = None,
-    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", min=0, help="Give up after this long.")] = None,
+    jobs: Annotated[list[int] | None, typer.Argument(metavar="JOB", min=1, help="Numbers of jobs.")] = None,
+    campaign: Annotated[int | None, typer.Option(min=1, metavar="C", help="All jobs of this campaign.")] = None,
+    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", min=0, help="Give up after this time.")] = None,
     as_json: AsJson = False,
 ) -> Answer:
     """Wait until jobs have ended. The exit code is 0 only if every one of them succeeded."""
@@ -37,9 +37,9 @@ def _counts(status: CampaignStatus) -> tuple[int, int, str]:
 
 
 def logs(
-    job: Annotated[int, typer.Argument(metavar="JOB", min=1)],
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Include what lost attempts wrote.")] = False,
+    job: Annotated[int, typer.Argument(metavar="JOB", min=1, help="The job's number.")],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the output until the job has ended.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include the output of lost attempts.")] = False,
 ) -> Answer:
     """Print what a job wrote, over all its slices."""
     return Answer(_lines(job, follow=follow, everything=everything))

@@ -26,7 +26,7 @@ class Deed(StrEnum):
     """The job is asked to save its state, and requeues itself."""
     REQUEUE = "requeue"
     WAIT = "wait"
-    """No action: the job ends by itself."""
+    """No action, because the job ends by itself."""
 
 
 def deed(alone: Deed, *, spans: bool, spanning: Spanning) -> Deed:

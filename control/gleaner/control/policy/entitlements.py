@@ -1,69 +1,69 @@
-"""Decide which held job of an owner starts, and who is preempted for it: OMFS on nodes that have a shape. Pure.
+"""Decide which held job of an owner starts, and which jobs are preempted for it: OMFS on nodes that have a shape. Pure.
 
 The rules are those of OMFS (below), of which the simulator has a twin. A real cluster adds to them:
 
-- A job needs its processors in pieces, on nodes that it may use. So it is asked for with what is free on the nodes
-  where it would go (its *targets*), and only jobs that hold something there can be its victims.
-- What was released and has not started is *promised*: its targets are kept out of what others find idle.
-- A claim (a job that fits what is left of its owner's entitlement) is released at the top of the scheduler's queue even
-  where its victims may not be preempted yet: the scheduler keeps the next free processors for it then. A claim that
-  would find no room whichever jobs were preempted is held, and counts for nothing.
-- A job that the scheduler may not want yet, whatever is idle (a dependency, the next task of an array, a limit), is
-  released to find out. It counts as its owner's, but no job is preempted for it before the scheduler only lacks room.
-- Gleaner's own agents are what an owner with entitlement 0 has. They are vacated first, and are never too young for
-  it. They are vacated for any job that may run, whoever owns it: no job of ours makes a regular job wait.
+- A job needs its processors in pieces, on nodes that it can use. A question about it therefore names what is free on
+  the nodes where it would go (its *targets*), and only jobs that hold something there can be its victims.
+- A job that was released and has not started is *promised* its targets, which are not idle for other jobs.
+- A claim is a job that fits what is left of its owner's entitlement. It is released at the top of the scheduler's queue
+  even where its victims cannot be preempted yet, because the scheduler then keeps the next free processors for it. A
+  claim that would find no room whichever jobs were preempted is held, and counts for nothing.
+- A job that the scheduler might not want yet, whatever is idle (a dependency, the next task of an array, a limit), is
+  released to find out. It counts for its owner, but no job is preempted for it until the scheduler lacks only room.
+- Gleaner's own agents are what an owner with entitlement 0 has. They are vacated first, at any age, and for any job
+  that can run, whoever owns it, so that no agent makes a regular job wait.
 - Only what can be used now is shared, so what a job has on other nodes (drained, down) does not count for its owner.
-- Of the victims of one claim only as many are preempted as the hour allows; the rest of their room stays promised.
+- Only as many victims of one claim are preempted as the hour allows. The rest of their room stays promised.
 
-Claims come first, in the order of submission, and again after each that had others vacated; then all others, and of
-these first what was released already.
+Claims come first, in the order of submission, and again after each claim for which others were vacated. Then come all
+others, and of these first the jobs that were released already.
 
 The method is OMFS (Zvi and Oren, "Optimized Memoryless Fair-Share HPC Resources Scheduling using Transparent
-Checkpoint-Restart Preemption", 2021). Each owner is entitled to a part of the machine, may use more while others do
-not want theirs, and gives it back when they do. Nothing is remembered: only what runs and what waits now counts.
+Checkpoint-Restart Preemption", 2021). Each owner is entitled to a part of the machine, can use more while others do not
+want theirs, and gives it back when they do. The rules have no memory, so only the jobs that run and wait now count.
 
-The paper's section II says it twice, in words and as Algorithm 1, and not the same. The words count here. The
-simulator has a twin of these rules, and there the listing is an option (`literal`), to study it. What was read how,
-with the lines of the listing:
+Section II of the paper gives the rules twice, in words and as Algorithm 1, and the two differ. Here the words count. In
+the simulator's twin the listing is an option (`literal`), for study. These lines of the listing needed a decision:
 
-- Line 3 starts with no idle CPU and an empty machine would stay empty, since nothing ever ends in the listing. Idle is
-  what the caller says; a replay starts with all of it.
-- Lines 19 to 21: "preemptable" is whoever may be vacated, by a kill or by a save.
-- Line 22: owed by its words, a non-preemptible job runs "up to the entitlement", so what is exactly as large may. The
-  listing refuses it. So non-preemptible jobs never hold more than the entitlement, and all that an owner has above it
-  can be taken back.
-- Line 26: what is idle is enough when it is as much as asked; the listing wants more, and a job exactly as large goes
-  on to the test of line 27.
-- Line 27: a job that fits what is left of its owner's entitlement, all of the owner's jobs counted, is a claim. Any
-  other job runs on what is idle, and may be larger than the entitlement unless it is non-preemptible; but not while
-  its owner was promised units that it does not have yet, or it might be vacated before they come.
-- Line 32 takes the least prioritised of all that runs: even of an owner within its entitlement, of the claim's own
-  owner, or of one that may not be preempted. By the words victims are preemptible or checkpointable jobs "of entities
-  utilizing more than their allotment". An owner that falls to its entitlement while victims are chosen is spared.
+- Line 3 starts with no idle CPU. An empty machine would stay empty, since nothing ever ends in the listing. Here the
+  caller names the idle CPUs, and a replay starts with all of them.
+- Lines 19 to 21: the "preemptable" jobs are those that can be vacated, by a kill or by a save.
+- Line 22: by the words, a non-preemptible job runs "up to the entitlement", so a job of exactly that size runs. The
+  listing refuses it. Non-preemptible jobs therefore never hold more than the entitlement, and all that an owner has
+  above it can be taken back.
+- Line 26: idle CPUs are enough when they are as many as asked. The listing wants more, and a job of exactly that size
+  comes to the test of line 27.
+- Line 27: a job that fits what is left of its owner's entitlement, with all of the owner's jobs counted, is a claim.
+  Any other job runs on idle CPUs, and can be larger than the entitlement unless it is non-preemptible. But it does not
+  run while its owner was promised units that it does not have yet, because it might be vacated before they come.
+- Line 32 takes the job of the least priority of all that run, even one of an owner within its entitlement, of the
+  claim's own owner, or one that must not be preempted. By the words, victims are preemptible or checkpointable jobs "of
+  entities utilizing more than their allotment". An owner that falls to its entitlement while victims are chosen is
+  spared.
 - Line 32, the order: the queue of running jobs "demotes jobs that have been running uninterruptedly for at least a
-  quantum", so those come first. Next, which the paper leaves open, come jobs that push their owner the least below
-  its entitlement; then the least priority (line 11 has it count within one user, here it counts for all); then what is
-  cheapest to vacate: the time of a save, or what a killed job has computed.
-- "Each job is allowed a quantum: a minimal running duration": with `protects` no job is vacated within its quantum, so
-  saves are bounded and a claim waits for a quantum at most. Without, such jobs come last, and a claim never waits.
+  quantum", so those come first. The paper leaves the rest open. Next come jobs that push their owner the least below
+  its entitlement, then the least priority (in line 11 it counts within one user, here for all), and then the jobs that
+  are cheapest to vacate, by the time of a save or by what a killed job has computed.
+- "Each job is allowed a quantum: a minimal running duration". With `protects` no job is vacated within its quantum, so
+  saves are bounded and a claim waits for a quantum at most. Without it, such jobs come last, and a claim never waits.
 - Line 31 stops as soon as enough is freed. A job is spared again if those chosen after it are enough alone.
-- Line 33 drops what cannot be saved. By its words such a job "may be killed": the caller lets it start over.
-- Line 36 counts what is vacated as idle at once. A save takes time, so `coming` is what is being freed and is
-  promised to nobody: it is not freed a second time.
+- Line 33 drops what cannot be saved. By the words such a job "may be killed", and the caller lets it start over.
+- Line 36 counts vacated CPUs as idle at once. A save takes time, so `coming` is what is being freed and is promised to
+  no job. It is not freed a second time.
 
 The caller asks for each waiting job in turn, and takes each answer before the next question:
 
-1. The claims, in the order of the queue. When one had others vacated, it asks again for those that had to wait: an
-   owner that has just lost a job may have become entitled to another.
-2. Then the others, in the order of the queue, unless a claim was told to `WAIT`: what is idle is kept for it. So no
-   owner comes above its entitlement while a claim waits, all that is above it has soon run for a quantum, and the
-   claim goes on then. The listing knows no such order: with `literal` each job is asked for once, claim or not.
+1. The claims, in the order of the queue. After a claim for which others were vacated, the caller asks again for those
+   that had to wait, because an owner that has just lost a job can have become entitled to another.
+2. Then the others, in the order of the queue, unless a claim got `WAIT`, because idle CPUs are then kept for it. So no
+   owner comes above its entitlement while a claim waits, all that is above it has soon run for a quantum, and then the
+   claim continues. The listing has no such order, so with `literal` each job is asked for once, claim or not.
 
-That no claim waits for longer follows by counting. Idle, coming and used units are the whole machine, and entitlements
-are no more than that. So if a claim fits its owner's entitlement and what is idle or coming is not enough, another
-owner is above its own, and has preemptible jobs there. Nor does it go round in circles. Who claims is within its
-entitlement afterwards, and is not vacated before it has taken idle units beyond it. A job that was just vacated is no
-claim: its owner was above its entitlement with it.
+No claim waits for longer, as counting shows. Idle, coming and used units are the whole machine, and entitlements are no
+more than that. So if a claim fits its owner's entitlement, and idle and coming units are not enough, another owner is
+above its own entitlement, and has preemptible jobs there. The rules also cannot go round in circles. An owner that
+claims is within its entitlement afterwards, and is not vacated before it has taken idle units beyond it. A job that was
+just vacated is no claim, because its owner was above its entitlement with it.
 """
 
 from collections import defaultdict
@@ -104,9 +104,9 @@ class OwnerCpus:
     entitled: int = 0
     used: int = 0
     used_fixed: int = 0
-    """Of the used CPUs those of non-preemptible jobs."""
+    """The used CPUs of non-preemptible jobs."""
     promised: int = 0
-    """Of the used CPUs those of claims that have not started."""
+    """The used CPUs of claims that have not started."""
 
     def is_claim(self, cpus: int) -> bool:
         """Return True if a job of so many CPUs fits what is left of the entitlement."""
@@ -456,10 +456,9 @@ def targets_of(
     """Return a node for each piece of the job, or None if the job cannot be placed.
 
     Nodes where free and coming resources are enough come first, the fullest first, so that wide jobs find whole nodes
-    later. Next come the nodes where free and coming resources are enough together with those in the first entry of
-    `may_go`, then the nodes where they are enough with the second entry, and so on, those with most room first. The
-    first entry of `may_go` has the resources of agents, one agent a node. Of its nodes, those that take most of the
-    missing pieces come first.
+    later. The next nodes are those where the first entry of `may_go` must be added, then those that also need the
+    second entry, and so on, each with most room first. The first entry of `may_go` has the resources of agents, one
+    agent a node. Of its nodes, those that take most of the missing pieces come first.
     """
     allowed = free.keys() if wish.nodes is None else free.keys() & set(wish.nodes)
     now = {node: free[node].plus(coming.get(node, NOTHING)) for node in allowed}

@@ -60,7 +60,7 @@ class WaitingJob:
     wish: Wish
     released: bool = False
     ready: bool = True
-    """False if the scheduler may let the job wait for another job or at a limit, even if nodes are idle."""
+    """False if the scheduler might let the job wait for another job or at a limit, even if nodes are idle."""
     kept_back: bool = False
     """True if the job's owner held it after its release. Such a job is the first to count against the entitlement,
     because its owner can release it at any time."""
@@ -70,9 +70,8 @@ class WaitingJob:
 class RunningJob:
     """One running job. `holds` is its part of each node.
 
-    `leaving` means that the job was told to vacate its nodes and still has time. `stays` means that it was told and did
-    not leave, and it is not told again. A higher `priority` is better. `cost_s` is the time to save the job, as far as
-    it is known.
+    `leaving` means that the job was asked to vacate its nodes and still has time. `stays` means that it did not leave,
+    and is not asked again. A higher `priority` is better. `cost_s` is the time to save the job, as far as it is known.
     """
 
     job: str
@@ -115,7 +114,7 @@ class Verdict(StrEnum):
     """Release the job. There is room for it, which is idle or held by agents only. Its victims can only be such
     agents."""
     CLAIM = "claim"
-    """Release the job at the top of the queue, because its owner is entitled to it. Victims may make room for it."""
+    """Release the job at the top of the queue, because its owner is entitled to it. Victims can make room for it."""
     HOLD = "hold"
     """Hold the job, or hold it again."""
 

@@ -35,7 +35,7 @@ class Delay:
 def delays(preempted_s: Mapping[str, float], starts: Iterable[RegularStart]) -> list[Delay]:
     """Return the delay of each job that took nodes from agents.
 
-    `preempted_s` contains for each node the time at which its last agent was told to leave. Only the first job that
+    `preempted_s` contains for each node the time at which its last agent was asked to leave. Only the first job that
     starts on a node after that time has taken it.
 
     >>> delays({"n1": 100.0, "n2": 104.0}, [RegularStart("7", ("n1", "n2"), 90.0, 110.0)])

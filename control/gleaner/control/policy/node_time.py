@@ -32,7 +32,8 @@ class Use(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """A step length in which the history is stored, and the time for which it is kept. None: as the settings define."""
+    """A step length in which the history is stored, and the time for which it is kept. None for the value of the
+    settings."""
 
     step_s: int
     keep_days: int | None

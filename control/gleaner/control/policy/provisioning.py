@@ -72,7 +72,7 @@ class ProvisioningView:
     nodes: Mapping[str, Resources]
     """The whole nodes that the scheduler shows as idle and usable, even those planned for a waiting job later."""
     excluded: frozenset[str]
-    """Nodes on which agents failed repeatedly, or that are being emptied. The scheduler may have forgotten some of
+    """Nodes on which agents failed repeatedly, or that are being emptied. The scheduler might have forgotten some of
     them."""
     pending: tuple[PendingAgent, ...]
     running: tuple[RunningAgent, ...]

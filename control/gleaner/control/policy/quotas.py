@@ -49,7 +49,7 @@ class QuotaRules:
         return tuple(limit for limit in self.groups.get(group, self.default) if limit.of in of)
 
     def concerning(self, group: str, user: str, *of: Quantity) -> Iterator[tuple[Limit, Whose]]:
-        """Yield the limits that apply to a job of this user, with their owner. An empty user is unknown."""
+        """Yield the limits that apply to a job of this user ("" if unknown), with their owner."""
         for limit in self.limits(group, *of):
             if user or not limit.is_of_user:
                 yield limit, (group, user if limit.is_of_user else "")

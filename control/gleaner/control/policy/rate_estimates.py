@@ -25,7 +25,7 @@ class RateRules:
 def at_least_s(new: CostSample, *, known: SaveCost | None, expected_s: float | None) -> float:
     """Return the time that counts for an abandoned save, in seconds. It is at least the expected time.
 
-    A save that began just before the end had hardly any time, which says nothing about its full time.
+    A save that began just before the end had hardly any time, so it does not show its full time.
 
     >>> known = SaveCost(fixed_s=0.0, mib_s=10.0)
     >>> [at_least_s(CostSample(200, took_s), known=known, expected_s=None) for took_s in (0.5, 60.0)]

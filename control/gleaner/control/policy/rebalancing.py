@@ -229,5 +229,5 @@ def as_answer(move: Relocation | None) -> dict[str, Any]:
 
 
 def replay(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the answer to a stored view, decided again."""
+    """Decide again about a stored view, and return the answer."""
     return as_answer(decide(_VIEWS.validate_python(given)))

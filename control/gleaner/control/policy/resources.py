@@ -65,7 +65,7 @@ def time_step_s(needs_s: int, longest_s: float) -> int:
 def next_memory_mib(memory_mib: int, most_mib: int | None) -> int | None:
     """Return the next memory, in MiB, of a job that has reached its limit.
 
-    The memory is doubled, up to `most_mib`. None: the job already has that much.
+    The memory is doubled, up to `most_mib`. None if the job already has that much.
 
     >>> next_memory_mib(512, 4096), next_memory_mib(3000, 4096), next_memory_mib(4096, 4096), next_memory_mib(512, None)
     (1024, 4096, None, None)

@@ -1,10 +1,10 @@
-"""The consequences of an attempt's end for its job and for its node. Pure: facts come in, a verdict goes out.
+"""The consequences of an attempt's end for its job and for its node. Pure functions from facts to a verdict.
 
-**For the node.** Jobs have failures of their own, so a failure is no evidence against its node until the same job has
-run elsewhere: later, or earlier if it failed here at once. A node is excluded if such jobs failed there in a row,
-without a job in between that ran well: three jobs of at least two groups, or five jobs. It is excluded for an hour, and
-twice as long each further time, up to a day. Then it gets one job, a canary. If that job runs well, the node is trusted
-again. If it fails and runs elsewhere, the node is excluded again. A failure on an excluded node costs no retry.
+**For the node.** Jobs also fail by themselves, so a failure is no evidence against its node until the same job has run
+elsewhere, later, or earlier if it failed here at once. A node is excluded if such jobs failed there in a row, without a
+job in between that ran well: three jobs of at least two groups, or five jobs. It is excluded for an hour, and twice as
+long each further time, up to a day. Then it gets one job, a canary. If that job runs well, the node is trusted again.
+If it fails and runs elsewhere, the node is excluded again. A failure on an excluded node costs no retry.
 
 **For the job.** `REACTIONS` lists the consequences of each reason for which an agent returns a job. A program that ends
 with an error costs a retry. But a single node can neither end a job nor discard its checkpoints (`after_failure`).
@@ -27,7 +27,7 @@ CANARY_S = 600.0
 EVIDENCE_S = 86_400.0
 """An older failure is no evidence against its node."""
 QUICK_S = 30.0
-"""A failure after less computing time may be the node's fault. A later one may be so only if the job runs elsewhere
+"""A failure after less computing time might be the node's fault. A later one can be so only if the job runs elsewhere
 afterwards."""
 STEADY_S = 120.0
 """A job runs well if it still runs elsewhere after this much more time than it took to fail here."""
@@ -37,7 +37,7 @@ class Blame(StrEnum):
     """The party that is charged with an attempt's failure."""
 
     NOBODY = "nobody"
-    """The failure has cost the job no retry, and may still turn out to be the node's fault."""
+    """The failure has cost the job no retry, and might still turn out to be the node's fault."""
     JOB = "job"
     """The failure has cost the job a retry."""
     NODE = "node"
@@ -67,7 +67,7 @@ def exclusion_s(times: int) -> float:
 
 
 def allowance(excluded_until_s: float | None, now_s: float) -> int | None:
-    """Return the number of jobs that a node is allowed to take now. None: as many as it has room for.
+    """Return the number of jobs that a node is allowed to take now. None for as many as it has room for.
 
     >>> allowance(None, 10.0), allowance(11.0, 10.0), allowance(10.0, 10.0)
     (None, 0, 1)
@@ -92,7 +92,7 @@ class Next(Enum):
 
     ANYWHERE = "anywhere"
     ELSEWHERE = "elsewhere"
-    """The nodes that have not reported the reason, for a while and only if there may be such a node."""
+    """The nodes that have not reported the reason, for a while and only if there might be such a node."""
     NOT_HERE = "not here"
     """All nodes except this one for a while, even if there is no other."""
     NEVER_HERE = "never here"
@@ -114,7 +114,7 @@ class Reaction:
     """The job is held when this number of attempts in a row were returned for one of the reasons `alike`."""
     then: Then = Then.HOLD
     alike: tuple[ReturnReason, ...] = ()
-    """The reasons that are counted together for `tries` and `of_checkpoint`. Empty: only this one."""
+    """The reasons that are counted together for `tries` and `of_checkpoint`. Empty for this one alone."""
     of_checkpoint: bool = False
     """The reason is evidence against the checkpoint from which the attempt should have continued, and is counted since
     that checkpoint was saved."""
@@ -123,7 +123,7 @@ class Reaction:
     of_node: bool = False
     """The reason counts against the node if the job runs elsewhere."""
     may_follow: bool = False
-    """The attempt may still report a save or its result."""
+    """The attempt can still report a save or its result."""
 
 
 _R = ReturnReason
@@ -207,7 +207,7 @@ class AfterFailure(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OwnFailure:
-    """An end of a program with an error."""
+    """The end of a program with an error."""
 
     failures: int
     """The number of failures that have cost the job a retry, including this one."""
@@ -226,7 +226,7 @@ class OwnFailure:
 def after_failure(failure: OwnFailure) -> tuple[AfterFailure, Blame]:
     """Return the next step for the job, and the party that is charged with the failure.
 
-    A single node is not enough to end a job that failed quickly, or to discard its checkpoints, while another node may
+    A single node is not enough to end a job that failed quickly, or to discard its checkpoints, while another node can
     try the job. But only one failure of a job is forgiven, so every job ends, whichever nodes exist.
     """
     is_quick = min(failure.computed_s, failure.lasted_s) < QUICK_S

@@ -1,6 +1,6 @@
 """The reason why a waiting job does not run now, in one line for its submitter.
 
-Pure: the caller provides the time and the time zone.
+The functions are pure, so the caller provides the time and the time zone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ class JobNeeds:
     held: bool = False
     hold_reason: str = ""
     turn: str = ""
-    """The rule of its campaign for which the job waits; empty if none."""
+    """The rule of its campaign for which the job waits, or ""."""
     saved_on: str = ""
     """The node that saved the job, or "" if it is not saved."""
     group: str = ""

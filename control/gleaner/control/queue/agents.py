@@ -27,7 +27,8 @@ _RAN = or_(
         ATTEMPT.c.ended_s - ATTEMPT.c.claimed_s >= QUICK_S,
     ),
 )
-"""The proof that a node can run jobs. A workload that has failed at once is none: the node may be to blame."""
+"""The proof that a node can run jobs. A workload that has failed at once does not count, because the node might be to
+blame."""
 
 _SILENT = (Phase.SILENT, Phase.ENDED)
 
@@ -48,7 +49,7 @@ def record_submission(db: Connection, name: str, scheduler_id: str) -> None:
 
 
 def register(db: Connection, name: str, registration: Registration, *, lease_s: float, now_s: float) -> None:
-    """Record that the agent has started. To register once more is no error.
+    """Record that the agent has started. A second registration is no error.
 
     Raises `NotFound`, or `Conflict` for an agent that has ended.
     """
@@ -80,7 +81,8 @@ def record_heartbeat(db: Connection, name: str, beat: Heartbeat, *, lease_s: flo
     """Renew the agent's lease, and return what to do with each attempt that the agent names.
 
     An attempt that was given up and has not been claimed since lives on. A job that control believes on the agent for
-    longer than a lease, and that the agent does not name, is taken from it: the agent never heard of the claim.
+    longer than a lease, and that the agent does not name, is taken from it, because the agent never learned of the
+    claim.
     """
     alive = db.execute(_ALIVE, {"name_": name, "until_": now_s + lease_s}).one_or_none()
     if alive is None:
@@ -182,7 +184,7 @@ def record_deregistration(
 ) -> float | None:
     """Close the agent at its own word. What it still had counts as returned unstarted.
 
-    With `rates` what its node has cost is recorded, too.
+    With `rates` the costs of its node are also recorded.
 
     Return the shared end that the agent was submitted for. Return None if the agent had ended before; then nothing has
     changed.
@@ -223,7 +225,7 @@ def _close(db: Connection, name: str, *, ended_s: float, reason: str, now_s: flo
 def overdue(db: Connection, *, now_s: float) -> list[str]:
     """Return the agents that are to expire: their lease has ended, or a job is still on them although it has.
 
-    A silent agent may hold a job once more, since a claim can pass its last heartbeat.
+    A silent agent can hold a job again, since a claim can pass its last heartbeat.
     """
     stray = AGENT.c.phase.in_(_SILENT) & exists().where(JOB.c.agent == AGENT.c.name)
     over = (AGENT.c.phase == Phase.LIVE) & (AGENT.c.lease_until_s < now_s)
@@ -251,7 +253,7 @@ def nodes_with_jobs(db: Connection) -> frozenset[str]:
 
 
 def renew_leases(db: Connection, *, now_s: float, lease_s: float) -> None:
-    """Give every live agent a full lease: control was away, so it is not the agents that were silent."""
+    """Give every live agent a full lease, because control was away and the agents were not silent."""
     live = update(AGENT).where(AGENT.c.phase == Phase.LIVE)
     db.execute(live.values(lease_until_s=now_s + lease_s))
 
@@ -277,7 +279,7 @@ def forget_unstarted(db: Connection, name: str, *, now_s: float, reason: str) ->
 def close_silent(
     db: Connection, name: str, *, now_s: float, losses_until_held: int, rates: RateRules | None = None
 ) -> bool:
-    """Close a registered agent that the scheduler says is gone, if the agent is silent.
+    """Close a registered agent that is gone in the scheduler, if the agent is silent.
 
     "Gone" for the scheduler is not yet "dead": a live lease is waited out. The agent's token stays good for a late
     report, and no longer. Return False, and change nothing, if the agent is not silent.

@@ -55,7 +55,7 @@ def _count_of_end(outcome: Outcome) -> ReturningUpdate[Any]:
 
 
 _COUNT_OF_END = {outcome: _count_of_end(outcome) for outcome in Outcome}
-"""Made once: each end of a job in such a campaign runs one of them."""
+"""They are made once, because each end of a job in such a campaign runs one of them."""
 
 
 def record_end(db: Connection, job: int, outcome: Outcome, *, now_s: float) -> None:

@@ -165,7 +165,8 @@ def check_schema(engine: Engine) -> None:
 
 
 def check_tables(db: Connection) -> None:
-    """Check the tables within a transaction, because another program may have migrated them since this one started."""
+    """Check the tables within a transaction, because another program might have migrated them since this one
+    started."""
     check_revision(MigrationContext.configure(db).get_current_revision())
     if inspect(db).has_table(UNFINISHED):
         raise SchemaMismatch("a backup was put back, and that was broken off: run `glean control restore` again")
@@ -194,8 +195,8 @@ def _refuse_others(found: str | None) -> None:
         )
     if found not in {None, _own_revision()}:
         raise SchemaMismatch(
-            f"the queue's database is of an earlier Gleaner (tables {found}), and before 1.0 no way leads from one"
-            " version to the next: let its jobs end there, and begin here with an empty database"
+            f"the queue's database is of an earlier Gleaner (tables {found}), which this version does not read:"
+            " let its jobs end there, and begin here with an empty database"
         )
 
 

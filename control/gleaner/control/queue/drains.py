@@ -118,7 +118,7 @@ def drains_in_effect(db: Connection) -> Mapping[int, DrainRow]:
 def drain_by_node(db: Connection) -> dict[str, DrainRow]:
     """Return the last drain of each node that Gleaner has not resumed.
 
-    Another program or person may have resumed the node without Gleaner's knowledge.
+    Another program or person might have resumed the node without Gleaner's knowledge.
     """
     return {node: drain for drain in drains_in_effect(db).values() for node in drain.nodes}
 
@@ -126,7 +126,7 @@ def drain_by_node(db: Connection) -> dict[str, DrainRow]:
 def remove_old(db: Connection, *, before_s: float) -> int:
     """Remove the drains that were over before that time. Return how many.
 
-    A drain whose nodes Gleaner has not resumed stays.
+    A drain stays while Gleaner has not resumed its nodes.
     """
     stands = and_(DRAIN.c.task == DrainTask.DRAIN, DRAIN.c.phase == DrainPhase.EMPTY)
     return db.execute(delete(DRAIN).where(DRAIN.c.ended_s < before_s, not_(stands))).rowcount

@@ -4,7 +4,7 @@ from gleaner.control.states import Transition
 
 
 class QueueError(Exception):
-    """The root of the queue's errors: the queue has refused, or cannot answer."""
+    """The base class of the queue's errors. The queue has refused, or cannot answer."""
 
 
 class NotFound(QueueError):

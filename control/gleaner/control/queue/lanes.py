@@ -179,7 +179,7 @@ def ensure_after_save(db: Connection, job: int, attempt: int, *, has_memory: boo
 
 
 def ensure_for_checkpoint(db: Connection, job: int, attempt: int, number: int) -> int:
-    """Return the lane for a job that continues from this checkpoint of its own. It is created if it does not exist."""
+    """Return the lane for a job that continues from this one of its checkpoints. It is created if it does not exist."""
     made: Any = db.execute(
         select(CHECKPOINT.c.kind, CHECKPOINT.c.has_memory).where(
             CHECKPOINT.c.job == job, CHECKPOINT.c.attempt == attempt, CHECKPOINT.c.number == number
@@ -244,7 +244,7 @@ def pause(db: Connection, job: int, attempt: int, *, until_s: float, not_on: Seq
 def keep_off_for_now(db: Connection, job: int, attempt: int, nodes: Sequence[str], *, now_s: float) -> None:
     """Stop offering the job to these nodes for a while.
 
-    The exclusion is temporary, because there may be no other nodes.
+    The exclusion is temporary, because there might be no other nodes.
     """
     for node in nodes:
         keep_off(db, job, node)

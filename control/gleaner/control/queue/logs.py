@@ -4,7 +4,7 @@ Each line belongs to an attempt and is numbered over the job's whole life. A res
 lines before its checkpoint. Therefore an attempt that continues from a checkpoint with n lines supersedes the lines
 numbered n and higher of earlier attempts. Superseded lines are kept, but not shown.
 
-The beginning of a log may be missing. When lines are added and the log exceeds its limit, the oldest lines are removed,
+The beginning of a log can be missing. When lines are added and the log exceeds its limit, the oldest lines are removed,
 in the order in which `read_all` shows them (see also `retention`). The remaining lines keep their numbers.
 """
 

@@ -33,7 +33,7 @@ from gleaner.control.states import State
 
 FAULTS_UNTIL_EXCLUDED = 3
 LOOKED_AT = 64
-"""Only so many of the failures on a node, the latest, are looked for on other nodes: more make a report slow."""
+"""The number of the latest failures on a node that are looked for on other nodes. More would make a report slow."""
 
 BOUNDARY_S = 120.0
 """Saves within so many seconds belong to one boundary."""
@@ -67,11 +67,11 @@ _RAN_WELL = (
 
 @dataclass(frozen=True, slots=True)
 class DistrustedNode:
-    """A node that something is held against. `faults`: how many agents in a row have failed there."""
+    """A node with failures. `faults` is the number of agents in a row that have failed there."""
 
     faults: int
     excluded_until_s: float | None
-    """None: it is not excluded. If it is over, the node gets one job."""
+    """None if it is not excluded. When this time is over, the node gets one job."""
     reason: str
     """Why it is or was excluded, for people."""
 
@@ -79,7 +79,7 @@ class DistrustedNode:
 def record_fault(db: Connection, node: str, *, now_s: float, faults_until_excluded: int) -> None:
     """Record that an agent failed because of its node. After so many in a row the node is excluded.
 
-    The count goes on: after that while a single further fault is enough.
+    The count stays, so when the exclusion is over, a single further fault is enough.
     """
     db.execute(insert_unless_there(db, NODE), {"name": node})
     row = _lock(db, node)
@@ -89,7 +89,7 @@ def record_fault(db: Connection, node: str, *, now_s: float, faults_until_exclud
 
 
 def record_sound_agent(db: Connection, node: str) -> None:
-    """Record that an agent has run a job on the node and ended without a fault: the row of faults is over."""
+    """Record that an agent has run a job on the node and ended without a fault, which ends the row of faults."""
     db.execute(update(NODE).where(NODE.c.name == node, NODE.c.faults > 0).values(faults=0))
 
 
@@ -108,20 +108,20 @@ def distrusted_nodes(db: Connection) -> dict[str, DistrustedNode]:
 
 
 def limit(db: Connection, *, now_s: float) -> None:
-    """Let no node be excluded longer than any may, as it would be where the clock has been set back."""
+    """Shorten exclusions to the longest one, because a clock that was set back would make them longer."""
     longest_s = {"failing_since_s": 0.0, "excluded_at_s": 0.0, "excluded_until_s": returns.LONGEST_EXCLUSION_S}
     for name, most_s in longest_s.items():
         db.execute(update(NODE).where(NODE.c[name] > now_s + most_s).values({name: now_s}))
 
 
 def forget(db: Connection, node: str) -> bool:
-    """Use the node again at once: somebody has mended it. Return True if anything was held against the node."""
+    """Use a repaired node again at once. Return True if it had failures."""
     mine = update(NODE).where(NODE.c.name == node, or_(NODE.c.faults > 0, _IS_WRONG))
     return bool(db.execute(mine.values(_TRUSTED | {"faults": 0})).rowcount)
 
 
 def record_canary(db: Connection, node: str, now_s: float) -> None:
-    """Record that a node that was excluded has taken the one job that it was allowed: the next one has to wait."""
+    """Record that a node that was excluded has taken its one job, so that the next one waits."""
     mine = update(NODE).where(NODE.c.name == node, NODE.c.excluded_until_s <= now_s)
     db.execute(mine.values(excluded_until_s=now_s + returns.CANARY_S))
 
@@ -248,12 +248,11 @@ def _refund(db: Connection, node: Any, until_s: float, now_s: float) -> None:
 def record_costs(
     db: Connection, job: int, attempt: int, report: Checkpointed | Saved | Completed | Returned, *, now_s: float
 ) -> None:
-    """Add what the report measured to its node's figures. Only for a report that was news: what is repeated counts
-    once.
+    """Add what the report measured to its node's figures. Call it only for a report that was new, because a repeated
+    one counts once.
 
-    A restore counts at its attempt's end, so that a periodic save, which reports it too, does not count it again. The
-    time that a workload takes to save itself, or to begin again, says nothing of the node. A save that came too late
-    took longer than it says.
+    A restore counts at its attempt's end, because a periodic save also reports it. The time that a workload takes to
+    save itself, or to begin again, depends on the workload alone. A late save took longer than it reports.
     """
     # What a save costs beside jobs that compute says little of the end of an agent, where they stand still.
     measured = None if isinstance(report, Completed | Checkpointed) else report.measured
@@ -304,8 +303,8 @@ def record_estimate_error(db: Connection, agent: str, report: Deregistration) ->
 def record_exposure(db: Connection, agent: str, *, vanished: bool, rules: RateRules, now_s: float) -> None:
     """Record the time that an agent was on its node, once, when the agent is closed.
 
-    An agent that `vanished` is a loss if it was silent before its end was near. Nobody knows when it died: its time
-    runs to the end of its lease.
+    An agent that `vanished` is a loss if it was silent before its end was near. The time of its death is unknown, so
+    its time runs to the end of its lease.
     """
     row = db.execute(select(AGENT).where(AGENT.c.name == agent)).one()
     if row.registered_s is None:
@@ -326,7 +325,7 @@ def record_exposure(db: Connection, agent: str, *, vanished: bool, rules: RateRu
 def rates_of(db: Connection, node: str) -> NodeRates:
     """Return what an agent on this node should know.
 
-    Of a node that has not saved yet the slowest of the other nodes of its kind says what to expect.
+    For a node that has not saved yet, the figures are those of the slowest other node of its kind.
     """
     row = db.execute(select(RATE).where(RATE.c.node == node)).one_or_none()
     last = select(func.max(RATE.c.boundary_s)).scalar_subquery()

@@ -416,7 +416,7 @@ class AgentHere:
 def memory_offered(db: Connection) -> frozenset[int]:
     """Return the memory sizes, in MiB, that the latest agents had for jobs.
 
-    An agent's settings may leave less memory than the node has.
+    An agent's settings can leave less memory than the node has.
     """
     return frozenset(int(facts["memory_mib"]) for facts in db.execute(_OFFERS).scalars() if facts)
 
@@ -472,8 +472,8 @@ def has_jobs(db: Connection) -> bool:
 def gone_agents(db: Connection, names: Collection[str], *, now_s: float) -> frozenset[str]:
     """Return those of these agents that write nothing any more, because they have deregistered or their time is over.
 
-    An agent that the scheduler has forgotten may still live without contact to control until its planned end, and save
-    checkpoints.
+    An agent that the scheduler has forgotten might still live without contact to control until its planned end, and
+    save checkpoints.
     """
     if not names:
         return frozenset()

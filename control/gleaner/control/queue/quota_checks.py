@@ -145,8 +145,7 @@ def allowance(
 ) -> Allowance:
     """Return what these groups and their users can still start. A group without a limit is not counted.
 
-    Without `locks`, the allowance may be outdated when the caller uses it. That is sufficient for a caller that only
-    plans.
+    Without `locks`, the allowance might be outdated when the caller uses it, which is sufficient for a plan.
     """
     left: dict[Whose, int] = {}
     each_user: dict[str, int] = {}

@@ -2,8 +2,8 @@
 
 A job whose result is in the storage becomes Complete. Any other unended job continues from its newest complete
 checkpoint in the storage. The next attempt, and the next job, gets the number after the highest one in the backup or in
-the storage. An agent that started after the backup and has published nothing may have the same attempt number. Only the
-first of the two that publishes an archive succeeds (`Draft.publish`), and the other one's attempt is returned.
+the storage. An agent that started after the backup and has published nothing might have the same attempt number. Only
+the first of the two that publishes an archive succeeds (`Draft.publish`), and the other one's attempt is returned.
 
 All functions work in the caller's transaction.
 """

@@ -20,7 +20,7 @@ from gleaner.control.queue.tables import TOKEN
 DAY_S = 24 * 3600.0
 ID_LENGTH = 12
 LATE_REPORTS_S = 3600.0
-"""An agent's token stays valid for this long after its deregistration, because a report may still be on its way."""
+"""An agent's token stays valid for this long after its deregistration, because a report can still be on its way."""
 AGENT_OVERTIME_S = DAY_S
 """An agent's token becomes invalid this long after the agent's planned end, whatever has happened to the agent."""
 
@@ -146,7 +146,7 @@ def end(db: Connection, token: str, *, now_s: float) -> TokenRow:
 
 
 def rotate(db: Connection, token: str, *, now_s: float) -> TokenIssued:
-    """Replace a token by a new one for the same owner, with the same period of validity."""
+    """Replace a token with a new one for the same owner, with the same period of validity."""
     row = _locked(db, token)
     if row.revoked_s is not None:
         raise Conflict(f"token {token} was revoked: make a new one with `glean token create`")

@@ -6,7 +6,7 @@ merely assumed to be lost.
 
 PostgreSQL receives a transition (of the job, its attempt and the event) as one statement with data-modifying CTEs,
 because three statements reduce the rate of completions to seven tenths. SQLite has no such CTEs and receives the same
-statements one by one. So it is with a claim, whose three statements serve any number of jobs.
+statements one by one. A claim works in the same way, with three statements for any number of jobs.
 """
 
 from collections.abc import Mapping, Sequence

@@ -2,7 +2,7 @@
 
 Summing over all running jobs at each claim would cost more than the claim itself. Therefore the sum is read from the
 database from time to time. Meanwhile the leader adds the jobs that it assigns. A job that has ended counts until the
-next reading, and the result may be wrong by the changes during the reading itself.
+next reading, and the result can be wrong by the changes during the reading itself.
 """
 
 import threading

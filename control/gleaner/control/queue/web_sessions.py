@@ -1,6 +1,6 @@
 """Sessions of browsers on the web page, and the codes with which browsers sign in.
 
-A code can be used once, within a minute, and becomes a session with a secret of its own. Only the hashes of codes and
+A code can be used once, within a minute, and becomes a session with its own secret. Only the hashes of codes and
 secrets are stored. A session ends after some hours, and at once when the token behind it ends. If munge has
 authenticated the user instead, `web.gate` checks at each request that the rules still give the same rights. Sessions
 are listed and ended like tokens. All control programs share the table, so a session survives a restart.

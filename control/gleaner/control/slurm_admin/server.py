@@ -237,7 +237,7 @@ def listen(path: Path) -> socket.socket:
 
 def main() -> NoReturn:
     """Run `gleaner-slurm-admin`."""
-    parser = argparse.ArgumentParser(prog="gleaner-slurm-admin", description="Does to Slurm what control may not.")
+    parser = argparse.ArgumentParser(prog="gleaner-slurm-admin", description="Carry out control's orders in Slurm.")
     parser.add_argument("--settings", type=Path, default=admin_settings.FILE, help="default: %(default)s")
     os.umask(0o022)
     try:

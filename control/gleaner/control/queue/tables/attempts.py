@@ -56,7 +56,7 @@ class Standing(StrEnum):
     """The present validity of a checkpoint."""
 
     NAMED = "named"
-    """Complete, as far as is known, and kept."""
+    """Kept, and not known to be damaged."""
     BROKEN = "broken"
     """Set aside. No attempt continues from it, but it is kept until the job is Complete."""
     DROPPED = "dropped"

@@ -122,7 +122,7 @@ class LaneRecord(LaneKey, QueueRecord, table=True):
 
 
 class NeedKind(StrEnum):
-    """A kind of need that jobs have and a node may not satisfy."""
+    """A kind of need of jobs that a node might not satisfy."""
 
     MOUNT = "mount"
     FETCH = "fetch"
@@ -131,7 +131,7 @@ class NeedKind(StrEnum):
 class LaneNeedRecord(QueueRecord, table=True):
     """A folder that the jobs of a lane mount, or the scheme of an input's URL.
 
-    Only nodes with all needs of the lane are offered its jobs.
+    Only nodes that meet all needs of the lane are offered its jobs.
     """
 
     __tablename__ = "lane_need"
