@@ -30,6 +30,7 @@ def test_a_database_that_is_empty_or_away_is_one_line_without_its_password(tmp_p
     client = TestClient(create_app(state))
     answer = client.get("/v1/jobs", headers={"Authorization": "Bearer something"})
     assert said in detail(answer, 503)
+    assert answer.headers["Retry-After"]
     own_checks(state)[0].run_once(state, 1.0)
     health = client.get("/health")
     assert (health.status_code, health.json()["status"]) == (503, "failing")

@@ -50,6 +50,13 @@ def proof(daemon: Daemon, method: str = "GET", target: str = "/v1/status", body:
     return {"Authorization": f"Munge {credential}", "Gleaner-Proof": f"{nonce} {digest}"}
 
 
+def put_unmunge(folder: Path, patch: pytest.MonkeyPatch, script: str) -> None:
+    """Put a program of that name on the PATH."""
+    (folder / "unmunge").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "unmunge").chmod(0o755)
+    patch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
 def test_a_user_of_the_cluster_needs_no_token(
     cluster: ApiHarness, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,9 +170,7 @@ def test_what_munge_says_is_told_in_one_line(
     program: str, harness: ApiHarness, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     headers = proof(daemon)
-    (tmp_path / "unmunge").write_text(f"#!/bin/sh\n{program}\n")
-    (tmp_path / "unmunge").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    put_unmunge(tmp_path, monkeypatch, program)
     slow = 0.2 if "sleep" in program else 20
     there = control(harness, daemon.socket, MungeRule(user=ME, group="atlas"), timeout_s=slow)
     refused = there.client.get("/v1/status", headers=headers)
@@ -177,10 +182,8 @@ def test_a_new_agent_is_heard_while_munge_hangs(
 ) -> None:
     begun, go_on = tmp_path / "begun", tmp_path / "go-on"
     begun.touch()
-    (tmp_path / "unmunge").write_text(f"#!/bin/sh\necho >> {begun}\nwhile [ ! -e {go_on} ]; do sleep 0.1; done\n")
-    (tmp_path / "unmunge").chmod(0o755)
     headers = proof(daemon)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    put_unmunge(tmp_path, monkeypatch, f"echo >> {begun}\nwhile [ ! -e {go_on} ]; do sleep 0.1; done")
     there = control(harness, daemon.socket, MungeRule(user=ME, group="atlas"), timeout_s=60)
     with served(create_app(there.state)) as client, ThreadPoolExecutor(THREADS + 2) as pool:
         asked = [pool.submit(client.get, "/v1/status", headers=headers) for _ in range(THREADS + 2)]
@@ -199,11 +202,8 @@ def test_a_credential_whose_maker_wanted_it_to_live_for_long_does_not(
     harness: ApiHarness, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     headers = proof(daemon)
-    (tmp_path / "unmunge").write_text(
-        "#!/bin/sh\n/usr/bin/unmunge \"$@\" | sed 's/^DECODE_TIME: .*/DECODE_TIME: 99999999999/'\n"
-    )
-    (tmp_path / "unmunge").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    late = "/usr/bin/unmunge \"$@\" | sed 's/^DECODE_TIME: .*/DECODE_TIME: 99999999999/'"
+    put_unmunge(tmp_path, monkeypatch, late)
     there = control(harness, daemon.socket, MungeRule(user=ME, group="atlas"))
     assert "is older than 60 s" in detail(there.client.get("/v1/status", headers=headers), 401)
 

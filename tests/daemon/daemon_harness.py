@@ -6,10 +6,13 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sqlalchemy import Engine, literal
+
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.job_spec import JobSpec
 from gleaner.agent.messages import Assignments, ClaimRequest, Deregistration, NodeFacts, Registration
 from gleaner.control.control_state import ControlState
+from gleaner.control.daemon.leader import Leadership
 from gleaner.control.daemon.loops import Loop
 from gleaner.control.daemon.provisioning import Provisioning
 from gleaner.control.models.agents import AgentRow
@@ -106,6 +109,29 @@ class DaemonHarness:
         """Speak for an agent: it ends well."""
         with transaction(self.state.engine) as db:
             agents.record_deregistration(db, name, Deregistration(ended_s=self.now_s), now_s=self.now_s)
+
+
+@dataclass
+class Program:
+    """A control program on this database. Its own clock stands still: once it leads it believes so for ever."""
+
+    engine: Engine
+    holder: str
+    now_s: float = 1000.0
+    state: ControlState = field(init=False)
+
+    def __post_init__(self) -> None:
+        folder = Path("/nowhere")
+        self.state = ControlState(settings("sqlite:///unused", folder), self.engine, FolderStorage(folder))
+        self.state.steady_clock = lambda: 0.0
+        self.state.database_clock = lambda: literal(self.now_s)
+        self.leadership = Leadership(self.state, self.holder)
+
+    def tick(self, now_s: float | None = None) -> bool:
+        """Try to lead, at this time of the database."""
+        self.now_s = self.now_s if now_s is None else now_s
+        self.leadership.tick(self.now_s)
+        return self.state.is_leader
 
 
 def end_jobs(bin_folder: Path, *names: str, state: str = "COMPLETED") -> None:

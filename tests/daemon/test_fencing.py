@@ -4,17 +4,12 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, Engine, delete, literal, select, text
-from tests.daemon.daemon_harness import DaemonHarness
-from tests.daemon.daemon_harness import settings as of_slurm
+from tests.daemon.daemon_harness import DaemonHarness, Program
 from tests.slurm.slurm_harness import FakedSlurm
 
-from gleaner.agent.checkpoints.folder_storage import FolderStorage
-from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.leader import Leadership
 from gleaner.control.queue import leader, tokens
 from gleaner.control.queue.database import connect, transaction
@@ -26,29 +21,9 @@ LATER_S = 4e9
 OLD, NEW = "old:1:1:elsewhere", "new:1:1:elsewhere"
 
 
-@dataclass
-class Program:
-    """A control program on this database. Its own clock stands still: once it leads it believes so for ever."""
-
-    engine: Engine
-    holder: str
-    now_s: float = 1000.0
-    state: ControlState = field(init=False)
-
-    def __post_init__(self) -> None:
-        folder = Path("/nowhere")
-        self.state = ControlState(of_slurm("sqlite:///unused", folder), self.engine, FolderStorage(folder))
-        self.state.steady_clock = lambda: 0.0
-        self.state.database_clock = lambda: literal(self.now_s)
-        self.leadership = Leadership(self.state, self.holder)
-
-    def tick(self) -> bool:
-        self.leadership.tick(self.now_s)
-        return self.state.is_leader
-
-    def write(self, node: str) -> None:
-        with self.state.writing() as db:
-            note(db, node)
+def write(program: Program, node: str) -> None:
+    with program.state.writing() as db:
+        note(db, node)
 
 
 def note(db: Connection, node: str) -> None:
@@ -77,16 +52,16 @@ def taken_over(engine: Engine, holder: str) -> Generator[None]:
 def test_a_leader_that_was_stopped_is_refused_in_one_line_and_stops_to_lead(queue_engine: Engine) -> None:
     old, new = Program(queue_engine, OLD), Program(queue_engine, NEW)
     assert old.tick()
-    old.write("before")
+    write(old, "before")
     new.now_s += 1000
     assert new.tick()
-    new.write("by the new one")
+    write(new, "by the new one")
     assert old.state.is_leader, "it was stopped, and knows nothing"
     with pytest.raises(NotLeading, match=r"^only reads are served here: new:1:1:elsewhere leads$"):
-        old.write("too late")
+        write(old, "too late")
     assert not old.state.is_leader
     assert noted(queue_engine) == {"before", "by the new one"}
-    new.write("later")
+    write(new, "later")
 
 
 def test_a_leader_that_waits_for_its_turn_while_another_takes_over_writes_nothing(queue_engine: Engine) -> None:
@@ -95,13 +70,13 @@ def test_a_leader_that_waits_for_its_turn_while_another_takes_over_writes_nothin
     other = connect(queue_engine.url.render_as_string(hide_password=False))
     refused: list[str] = []
 
-    def write() -> None:
+    def write_late() -> None:
         try:
-            old.write("too late")
+            write(old, "too late")
         except NotLeading as error:
             refused.append(str(error))
 
-    waits = threading.Thread(target=write)
+    waits = threading.Thread(target=write_late)
     with taken_over(other, NEW):
         waits.start()
         waits.join(0.3)
@@ -121,12 +96,12 @@ def test_a_leader_that_waits_for_its_turn_past_its_own_term_writes_nothing(sqlit
         old.state.term = leader.try_lead(db, OLD, now=leader.NOW, term_s=0.2)
     refused = threading.Event()
 
-    def write() -> None:
+    def write_late() -> None:
         with pytest.raises(NotLeading, match="no control program leads now"):
-            old.write("too late")
+            write(old, "too late")
         refused.set()
 
-    waits = threading.Thread(target=write)
+    waits = threading.Thread(target=write_late)
     with transaction(engine):
         waits.start()
         time.sleep(0.4)  # the term is over then

@@ -1,35 +1,19 @@
 """The choice of the leader, and lease time that stands still while control is away."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, literal, text
-from tests.daemon.daemon_harness import LEASE_S, settings
+from tests.daemon.daemon_harness import LEASE_S, Program
 
-from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.messages import Heartbeat, NodeFacts, Registration
-from gleaner.control.control_state import ControlState
-from gleaner.control.daemon.leader import Leadership, is_dead, this_program
+from gleaner.control.daemon.leader import is_dead, this_program
 from gleaner.control.queue import agents, leader, queries
 from gleaner.control.queue.database import snapshot, transaction
 from gleaner.control.queue.errors import NotLeading
 
 ELSEWHERE = "other:7:1:elsewhere"
 FACTS = NodeFacts(node="n1", cpus=6, memory_mib=4000, runtime="docker", criu="4.1", kernel="6", architecture="x")
-
-
-class Told(Leadership):
-    """A leader whose database has the time that it is told at each tick."""
-
-    def tick(self, now_s: float) -> None:
-        self._state.database_clock = lambda: literal(now_s)
-        super().tick(now_s)
-
-
-def leadership(engine: Engine, folder: Path, holder: str) -> tuple[Leadership, ControlState]:
-    state = ControlState(settings("sqlite:///unused", folder), engine, FolderStorage(folder))
-    return Told(state, holder), state
 
 
 @pytest.fixture
@@ -46,59 +30,54 @@ def phase(engine: Engine, now_s: float) -> str:
         return queries.agent_rows(db, now_s=now_s)[0].phase
 
 
-def test_a_database_whose_clock_was_set_back_is_led_again_although_its_leader_has_died(
-    queue_engine: Engine, tmp_path: Path
-) -> None:
-    first, _ = leadership(queue_engine, tmp_path, this_program())
-    second, second_state = leadership(queue_engine, tmp_path, ELSEWHERE)
+def test_a_database_whose_clock_was_set_back_is_led_again_although_its_leader_has_died(queue_engine: Engine) -> None:
+    first, second = Program(queue_engine, this_program()), Program(queue_engine, ELSEWHERE)
     first.tick(1e6)
     second.tick(1e6)
-    assert not second_state.is_leader
+    assert not second.state.is_leader
     second.tick(1e6 - 3600)
-    assert second_state.is_leader
+    assert second.state.is_leader
 
 
-def test_one_leads_and_the_other_only_reads_until_the_term_ends(queue_engine: Engine, tmp_path: Path) -> None:
-    first, first_state = leadership(queue_engine, tmp_path, this_program())
-    second, second_state = leadership(queue_engine, tmp_path, ELSEWHERE)
+def test_one_leads_and_the_other_only_reads_until_the_term_ends(queue_engine: Engine) -> None:
+    first, second = Program(queue_engine, this_program()), Program(queue_engine, ELSEWHERE)
     for now_s in (1000.0, 1005.0, 1010.0):
         first.tick(now_s)
         second.tick(now_s)
-    assert (first_state.is_leader, second_state.is_leader) == (True, False)
+    assert (first.state.is_leader, second.state.is_leader) == (True, False)
     second.tick(1010 + 31)
     first.tick(1010 + 32)
-    assert (first_state.is_leader, second_state.is_leader) == (False, True)
+    assert (first.state.is_leader, second.state.is_leader) == (False, True)
 
 
 @pytest.mark.parametrize("answers_after_s", [0, 20, 31, 100])
-def test_a_term_counts_from_before_it_was_asked_for(queue_engine: Engine, tmp_path: Path, answers_after_s: int) -> None:
-    first, state = leadership(queue_engine, tmp_path, this_program())
+def test_a_term_counts_from_before_it_was_asked_for(queue_engine: Engine, answers_after_s: int) -> None:
+    first = Program(queue_engine, this_program())
     times_s = iter([1000.0])  # when it asks; after that, the answer is there
-    state.steady_clock = lambda: next(times_s, 1000.0 + answers_after_s)
+    first.state.steady_clock = lambda: next(times_s, 1000.0 + answers_after_s)
     first.tick(1000)
-    assert state.is_leader == (answers_after_s < 25)
+    assert first.state.is_leader == (answers_after_s < 25)
 
 
-def test_a_leader_stops_to_believe_so_before_others_may_lead(queue_engine: Engine, tmp_path: Path) -> None:
+def test_a_leader_stops_to_believe_so_before_others_may_lead(queue_engine: Engine) -> None:
     steady_s = 0.0
-    first, first_state = leadership(queue_engine, tmp_path, this_program())
-    first_state.steady_clock = lambda: steady_s
-    second, second_state = leadership(queue_engine, tmp_path, ELSEWHERE)
+    first = Program(queue_engine, this_program())
+    first.state.steady_clock = lambda: steady_s
+    second = Program(queue_engine, ELSEWHERE)
     first.tick(1000)
     for passed_s in range(40):
         steady_s = float(passed_s)
         second.tick(1000.0 + passed_s)
-        assert not (first_state.is_leader and second_state.is_leader)
-    assert second_state.is_leader
+        assert not (first.state.is_leader and second.state.is_leader)
+    assert second.state.is_leader
 
 
-def test_a_leader_that_ends_properly_is_succeeded_at_once(queue_engine: Engine, tmp_path: Path) -> None:
-    first, first_state = leadership(queue_engine, tmp_path, this_program())
-    second, second_state = leadership(queue_engine, tmp_path, ELSEWHERE)
+def test_a_leader_that_ends_properly_is_succeeded_at_once(queue_engine: Engine) -> None:
+    first, second = Program(queue_engine, this_program()), Program(queue_engine, ELSEWHERE)
     first.tick(1000)
-    first.resign()
+    first.leadership.resign()
     second.tick(1001)
-    assert (first_state.is_leader, second_state.is_leader) == (False, True)
+    assert (first.state.is_leader, second.state.is_leader) == (False, True)
 
 
 def test_a_holder_elsewhere_is_never_taken_for_dead() -> None:
@@ -108,8 +87,8 @@ def test_a_holder_elsewhere_is_never_taken_for_dead() -> None:
     assert is_dead(f"{host}:{pid}:{int(start) - 1}:{place}")
 
 
-def test_a_silent_agent_is_given_up_when_its_lease_ends(with_agent: Engine, tmp_path: Path) -> None:
-    mine, _ = leadership(with_agent, tmp_path, this_program())
+def test_a_silent_agent_is_given_up_when_its_lease_ends(with_agent: Engine) -> None:
+    mine = Program(with_agent, this_program())
     ticks = [1000 + 5 * number for number in range(int(LEASE_S / 5) + 2)]
     for now_s in ticks[:-1]:
         mine.tick(now_s)
@@ -119,11 +98,11 @@ def test_a_silent_agent_is_given_up_when_its_lease_ends(with_agent: Engine, tmp_
 
 
 @pytest.mark.parametrize("restarted", [True, False])
-def test_no_lease_time_runs_while_control_is_away(with_agent: Engine, tmp_path: Path, restarted: bool) -> None:
-    mine, _ = leadership(with_agent, tmp_path, this_program())
+def test_no_lease_time_runs_while_control_is_away(with_agent: Engine, restarted: bool) -> None:
+    mine = Program(with_agent, this_program())
     mine.tick(1000)
     if restarted:
-        mine, _ = leadership(with_agent, tmp_path, this_program())
+        mine = Program(with_agent, this_program())
     back_s = 1000 + 10 * LEASE_S
     mine.tick(back_s)
     assert phase(with_agent, back_s) == "live"
@@ -132,13 +111,13 @@ def test_no_lease_time_runs_while_control_is_away(with_agent: Engine, tmp_path: 
 
 
 def test_a_program_of_an_older_version_does_not_begin_to_lead_newer_tables(
-    queue_engine: Engine, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    queue_engine: Engine, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    mine, state = leadership(queue_engine, tmp_path, this_program())
+    mine = Program(queue_engine, this_program())
     with queue_engine.begin() as db:
         db.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     mine.tick(1000)
-    assert not state.is_leader
+    assert not mine.state.is_leader
     with snapshot(queue_engine) as db:
         assert leader.leader(db, now=literal(1000.0)) is None
     (line,) = capfd.readouterr().err.splitlines()
@@ -146,15 +125,13 @@ def test_a_program_of_an_older_version_does_not_begin_to_lead_newer_tables(
     assert "of a newer Gleaner (tables 9999): install that one again" in line
 
 
-def test_a_leader_whose_tables_are_migrated_by_a_newer_version_stops_to_lead(
-    queue_engine: Engine, tmp_path: Path
-) -> None:
-    mine, state = leadership(queue_engine, tmp_path, this_program())
+def test_a_leader_whose_tables_are_migrated_by_a_newer_version_stops_to_lead(queue_engine: Engine) -> None:
+    mine = Program(queue_engine, this_program())
     mine.tick(1000)
-    assert state.is_leader
+    assert mine.state.is_leader
     with queue_engine.begin() as db:
         db.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     mine.tick(1005)
-    assert not state.is_leader
-    with pytest.raises(NotLeading), state.writing():
+    assert not mine.state.is_leader
+    with pytest.raises(NotLeading), mine.state.writing():
         pytest.fail("it writes")

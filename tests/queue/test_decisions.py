@@ -46,3 +46,13 @@ def test_the_latest_decisions_about_a_job_come_first(harness: QueueHarness) -> N
 def test_an_unknown_decision_is_one_clear_line(harness: QueueHarness) -> None:
     with pytest.raises(NotFound, match="there is no decision 5; old ones are removed, see"):
         harness.look(decisions.one, 5)
+
+
+def test_old_decisions_go_a_few_at_a_time_the_oldest_first(harness: QueueHarness) -> None:
+    old = [decide(harness, f"job {n}") for n in range(5)]
+    harness.now_s += 100
+    young = decide(harness, "job 1")
+    old_ones: dict[str, Any] = {"before_s": harness.now_s, "up_to": 0, "at_most": 3}
+    assert [harness.do(decisions.remove_old, **old_ones) for _ in range(3)] == [3, 2, 0]
+    assert [found.id for found in harness.look(decisions.latest, "job 1", 9)] == [young]
+    assert young > max(old)

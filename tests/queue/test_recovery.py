@@ -143,6 +143,7 @@ def test_an_agent_that_claimed_after_the_backup_reports_for_nobody_elses_attempt
     job = harness.job()
     harness.agent("a1")  # it runs attempt 1, of which the backup knows nothing
     recover(harness)
+    assert harness.claim("a1") == (), "not before its next heartbeat, which tells it to drop what it runs"
     assert harness.claim_one(harness.agent("a2")).attempt == 1
     assert [str(order) for order in harness.record_heartbeat("a1", (job, 1)).orders] == ["drop"]
     with pytest.raises(NotYours):

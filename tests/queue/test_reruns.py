@@ -187,16 +187,6 @@ def test_those_that_failed_run_again_or_those_that_are_named_and_all_or_none(har
     assert sorted(campaign.claim()) == [0, 2, 3, 5]
 
 
-def test_a_failed_job_that_was_removed_runs_again_only_if_it_is_named(harness: QueueHarness) -> None:
-    campaign = Campaign(harness)
-    campaign.claim()
-    for place in (0, 1):
-        campaign.end(place, exit_code=1)
-    harness.do(retention.remove_job, campaign.jobs[0])
-    assert rerun_campaign(harness, campaign.number) == [campaign.jobs[1]]
-    assert rerun_campaign(harness, campaign.number, only=(0,)) == [campaign.jobs[0]]
-
-
 def test_reruns_are_part_of_the_rules_of_their_campaign_again(harness: QueueHarness) -> None:
     campaign = Campaign(harness, max_running=2, max_failures="1")
     assert campaign.claim() == [0, 1]

@@ -120,15 +120,6 @@ def decide(queue: QueueHarness, **given: str) -> int:
     return queue.do(decisions.record, subjects={"slurm 1": None}, given=given, now_s=queue.now_s, **told)
 
 
-def test_old_decisions_are_removed_too(queue: QueueHarness, state: ControlState) -> None:
-    old = decide(queue)
-    queue.now_s += 11 * DAY_S
-    young = decide(queue)
-    prune(state, queue.now_s)
-    assert [each.id for each in queue.look(decisions.latest, "slurm 1", 9)] == [young]
-    assert young > old
-
-
 def test_of_decisions_that_take_too_much_together_the_oldest_go_however_few_they_are(
     queue: QueueHarness, state: ControlState
 ) -> None:

@@ -36,11 +36,6 @@ def status() -> dict[str, Any]:
     return dict(cluster.api("GET", "/owners"))
 
 
-def used(owner: str) -> int:
-    """The CPUs that an owner has now."""
-    return next((row["used_cpus"] for row in status()["owners"] if row["owner"] == owner), 0)
-
-
 def sleeper(user: str, cpus: int, *options: str, seconds: int = 600) -> str:
     """A job that computes nothing, on the partition with entitlements."""
     words = ("--partition=shared", f"--cpus-per-task={cpus}", "--mem=200", "--time=20", *options)
@@ -74,18 +69,9 @@ def output_of(user: str) -> str:
 def until_they_complete(user: str, *jobs: str, timeout_s: float) -> None:
     """Wait until all of the user's jobs have ended well; say what they printed if one ends otherwise, or too late."""
 
-    def all_ended() -> bool:
-        return {state(job) for job in jobs} <= {
-            "COMPLETED",
-            "FAILED",
-            "TIMEOUT",
-            "CANCELLED",
-            "NODE_FAIL",
-            "OUT_OF_MEMORY",
-        }
-
+    ended = {"COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY"}
     try:
-        cluster.until("the jobs to end", all_ended, timeout_s=timeout_s)
+        cluster.until("the jobs to end", lambda: {state(job) for job in jobs} <= ended, timeout_s=timeout_s)
     except TimeoutError as error:
         raise AssertionError(f"{error}: {told_of(user, *jobs)}") from None
     assert {state(job) for job in jobs} == {"COMPLETED"}, told_of(user, *jobs)
