@@ -135,29 +135,6 @@ def starts(kind: str, jobs: Sequence[Job], units: int) -> list[float]:
     return [job.start_s for job in jobs]
 
 
-def starts_one_by_one(kind: str, jobs: Sequence[Job], units: int) -> list[float]:
-    """First come first served, or EASY, as the simulator pyss has it, whose answers to real logs there are.
-
-    Each end of an instant has a decision of its own, in the order in which the jobs started, and knows nothing of those
-    after it, except that what has reached its limit counts as ended. Submissions follow, which changes nothing.
-    """
-    decide = {"fcfs": fcfs, "easy": easy}[kind]
-    cluster = Cluster(units)
-    coming = list(jobs)
-    while coming or cluster.running:
-        cluster.now_s = min([job.submit_s for job in coming[:1]] + [job.end_s for job in cluster.running])
-        ended = [job for job in cluster.running if job.end_s == cluster.now_s]
-        cluster.running = [job for job in cluster.running if job not in ended or job.expected_end_s > cluster.now_s]
-        for job in ended:
-            if job in cluster.running:
-                cluster.running.remove(job)
-            decide(cluster)
-        while coming and coming[0].submit_s == cluster.now_s:
-            cluster.waiting.append(coming.pop(0))
-        decide(cluster)
-    return [job.start_s for job in jobs]
-
-
 def jobs_of(workload: Workload) -> list[Job]:
     """The jobs of a workload on a pool of processors."""
     columns = zip(workload.submit_s, workload.run_s, workload.limit_s, workload.processors, strict=True)

@@ -10,7 +10,7 @@ from tests.simulation.oracle_compaction import Node
 
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.model import Allocation, Machine, Workload
-from gleaner.control.simulation.settings import AgentSettings, Migration
+from gleaner.control.simulation.settings import Migration
 
 
 @dataclass(eq=False)
@@ -205,105 +205,3 @@ def replayed(
                 settled_s = site.now_s + save_s + restore_s
                 look_s = max(math.ceil(settled_s / every_s), math.floor(site.now_s / every_s) + 1) * every_s
     return site.over
-
-
-@dataclass(eq=False)
-class Agent:
-    place: Place
-    start_s: float
-    end_s: float
-    is_leaving: bool = False
-
-
-@dataclass
-class LentSite(Site):
-    """A site whose scheduler sees no agents: what it starts on their nodes waits until they are saved."""
-
-    rules: AgentSettings = field(default_factory=AgentSettings)
-    agents: list[Agent] = field(default_factory=list[Agent])
-    """In the order in which they started."""
-    wake_s: float = math.inf
-
-    def levels(self, cores: int) -> list[list[Place]]:
-        return [sorted(level, key=self.rank) for level in super().levels(cores)]
-
-    def rank(self, place: Place) -> int:
-        """Nodes without an agent are taken first, those whose agent has to stay last."""
-        return next((1 if agent.is_leaving else 2 for agent in self.agents if agent.place is place), 0)
-
-    def save_s(self, agents: int) -> float:
-        return self.rules.save.seconds(self.rules.queue.memory_mib, agents * self.rules.jobs_per_agent)
-
-    def decide(self, *, overtaking: bool) -> None:
-        head: Work | None = None
-        shadow: tuple[float, list[Place], int] = math.inf, [], 0
-        claims: list[Stretch] = []
-        for work in list(self.waiting):
-            if head and not overtaking:
-                break
-            on = next((spot for spot in self.spots(work) if self._late(work, spot, *shadow) <= shadow[2]), None)
-            if on is None:
-                head = head or work
-            elif any(map(self.rank, on)) or (claims and not overtaking):
-                claims.append(Stretch(work, on, self.now_s, self.now_s, self._expected_s(work, on)))
-                self.hold(claims[-1])
-            else:
-                self.begin(work, on)
-            shadow = self.shadow(head) if head and overtaking else shadow
-        self.vacate({place for claim in claims for place in claim.on})
-        self.start_agents(*shadow)
-        for claim in claims:
-            self.release(claim)
-            self.over.remove(claim)
-
-    def _expected_s(self, work: Work, on: dict[Place, int]) -> float:
-        return self.now_s + work.limit_s / min(place.speed for place in on)
-
-    def _late(self, work: Work, on: dict[Place, int], shadow_s: float, level: list[Place], _extra: int) -> int:
-        """Return how many of these cores the job would hold past the shadow time."""
-        is_late = self._expected_s(work, on) > shadow_s
-        return sum(cores for place, cores in on.items() if place in level) if is_late else 0
-
-    def vacate(self, claimed: set[Place]) -> None:
-        there = [agent for agent in self.agents if agent.place in claimed and not agent.is_leaving]
-        while there and there[0].end_s <= self.now_s + self.save_s(len(there)):
-            there.pop(0).is_leaving = True
-        for agent in there:
-            agent.end_s, agent.is_leaving = self.now_s + self.save_s(len(there)), True
-
-    def start_agents(self, shadow_s: float, level: list[Place], extra: int) -> None:
-        length_s = self.rules.length_s
-        end_s = (self.now_s // length_s + 1) * length_s if self.rules.synchronised else self.now_s + length_s
-        extra -= sum(agent.place.cores for agent in self.agents if agent.place in level and agent.end_s > shadow_s)
-        idle: list[Place] = []
-        for place in reversed(self.places):
-            held = place.cores if end_s > shadow_s and place in level else 0
-            if not self.rank(place) and not place.used and held <= max(extra, 0):
-                extra -= held
-                idle.append(place)
-        if end_s - self.now_s >= self.rules.shortest_slice_s:
-            self.agents += [Agent(place, self.now_s, end_s) for place in idle]
-        elif idle:
-            self.wake_s = end_s
-
-
-def replayed_with_agents(
-    coming: Sequence[Work], machine: Machine, rules: AgentSettings, *, overtaking: bool
-) -> tuple[list[Stretch], list[tuple[float, float, int]]]:
-    """Return all stretches of jobs, and of agents the start, the end and the node."""
-    site = LentSite(places_of(machine), machine.allocation is Allocation.NODES, machine.prefers_one, rules=rules)
-    coming = list(coming)
-    gone: list[Agent] = []
-    while coming or site.waiting or site.running:
-        ends = [stretch.end_s for stretch in site.running] + [agent.end_s for agent in site.agents]
-        site.now_s = min([work.submit_s for work in coming[:1]] + ends + [site.wake_s])
-        for stretch in [stretch for stretch in site.running if stretch.end_s == site.now_s]:
-            site.release(stretch)
-        gone += [agent for agent in site.agents if agent.end_s == site.now_s]
-        site.agents = [agent for agent in site.agents if agent.end_s > site.now_s]
-        site.wake_s = site.wake_s if site.wake_s > site.now_s else math.inf
-        while coming and coming[0].submit_s == site.now_s:
-            site.waiting.append(coming.pop(0))
-        site.decide(overtaking=overtaking)
-    ended = [(agent.start_s, min(agent.end_s, site.now_s), agent.place.number) for agent in gone + site.agents]
-    return site.over, sorted(each for each in ended if each[0] < each[1])

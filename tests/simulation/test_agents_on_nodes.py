@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from tests.simulation.on_nodes import TWO_NODES, cases, migrations, places, scheduler
+from tests.simulation.on_nodes import TWO_NODES, cases, migrations, scheduler
 from tests.simulation.oracle import workload_of
-from tests.simulation.oracle_nodes import replayed_with_agents, work_of
 
 from gleaner.control.simulation.metrics.node_time import between
 from gleaner.control.simulation.model import Allocation, Machine, NodeClass, Workload, of_nodes
@@ -89,14 +88,14 @@ def test_agents_and_jobs_never_share_a_node(
 
 
 @pytest.mark.slow
-@given(case=cases(), synchronised=st.booleans())
+@given(case=cases(), synchronised=st.booleans(), preemption=st.booleans())
 def test_where_nodes_are_alike_agents_do_the_same_as_where_they_are_counted(
-    case: tuple[Workload, Machine], synchronised: bool
+    case: tuple[Workload, Machine], synchronised: bool, preemption: bool
 ) -> None:
     from gleaner.control.simulation.replay import nodes, queueing
 
     workload, machine = case
-    ours = agents(50, synchronised=synchronised)
+    ours = agents(50, synchronised=synchronised).model_copy(update={"preemption": preemption})
     request = ReplayRequest(workload, of_nodes(machine.cores), scheduler("easy"), ours, until_s=500)
     one, other = nodes.run(request), queueing.run(request)
     assert one.start_s.tobytes() == other.start_s.tobytes()
@@ -116,52 +115,3 @@ def test_a_job_starts_when_the_agents_on_its_nodes_are_saved_and_leaves_the_othe
         (0, 15, 1),
         (0, 60, 2),
     ]
-
-
-def preempted(workload: Workload, machine: Machine, kind: str, rules: AgentSettings) -> None:
-    """Compare jobs and agents with the readable form, one by one."""
-    from gleaner.control.simulation.replay import nodes
-
-    schedule = nodes.run(ReplayRequest(workload, machine, scheduler(kind), rules))
-    over, slices = replayed_with_agents(work_of(workload), machine, rules, overtaking=kind == "easy")
-    assert places(schedule) == sorted(stretch.row() for stretch in over)
-    ours = schedule.agents
-    assert sorted(zip(ours.start_s.tolist(), ours.end_s.tolist(), ours.node.tolist(), strict=True)) == slices
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["fcfs", "easy"])
-@settings(deadline=None)  # the first example may compile
-@given(
-    case=cases(),
-    length_s=st.sampled_from([20, 50, 200]),
-    synchronised=st.booleans(),
-    constant_s=st.sampled_from([0, 5, 30]),
-    shared_mib_s=st.sampled_from([0, 10]),
-)
-def test_preemption_agrees_with_the_readable_scheduler(
-    kind: str, case: tuple[Workload, Machine], length_s: int, synchronised: bool, constant_s: int, shared_mib_s: int
-) -> None:
-    save = CostSettings(constant_s=constant_s, shared_mib_s=shared_mib_s)
-    rules = AgentSettings(
-        length_s=length_s,
-        synchronised=synchronised,
-        shortest_slice_s=10,
-        jobs_per_agent=2,
-        save=save,
-        restore=save,
-        preemption=True,
-        queue=AgentQueueSettings(memory_mib=20),
-    )
-    preempted(*case, kind, rules)
-
-
-@pytest.mark.slow
-def test_preemption_on_many_shared_nodes_agrees_with_the_readable_scheduler() -> None:
-    rng = np.random.Generator(np.random.PCG64(3))
-    run_s = np.ceil(rng.exponential(3000, 500))
-    sizes = np.minimum(1 + rng.geometric(0.25, 500), 128 * 16) * np.where(rng.random(500) < 0.1, 20, 1)
-    columns = (np.sort(rng.integers(0, 20_000, 500)), run_s, 2 * run_s, sizes)
-    workload = workload_of(zip(*(column.tolist() for column in columns), strict=True))
-    rules = agents(3600).model_copy(update={"preemption": True, "shortest_slice_s": 300})
-    preempted(workload, Machine((NodeClass(128, 16),), Allocation.CORES), "easy", rules)

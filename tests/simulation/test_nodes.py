@@ -18,21 +18,6 @@ from gleaner.control.simulation.settings import AgentSettings, Backfill, Migrati
 LARGE_FIRST = PrioritySettings(per_unit=5, backfill=Backfill.EASY)
 
 
-def test_ten_jobs_first_come_first_served_on_shared_nodes() -> None:
-    # 111114447....88889AAA   Job 2 takes the last core of the first node and one of the second, job 4 three and one.
-    # 11111444.....8888AA     Job 6 waits at 5 for a second core, and with it all behind it.
-    # 11111444.....8888AA     (Job 9 runs from 17 to 20 on the first core; A from 17 to 19.)
-    # 22222222.....8888AA
-    # 22222222.....8888AA
-    # .333344466666688888
-    # .33335566666668888
-    # .3333..
-    schedule = replay(TEN_JOBS, TWO_NODES, scheduler())
-    assert schedule.start_s.tolist() == [0, 0, 1, 5, 5, 7, 8, 13, 17, 17]
-    assert schedule.jobs.node.tolist() == [0, -1, 1, -1, 1, 1, 0, -1, 0, -1]
-    assert schedule.jobs.units.tolist() == TEN_JOBS.processors.tolist()
-
-
 def test_ten_jobs_with_easy_backfill_on_shared_nodes() -> None:
     # At 5 job 6 is promised 8, by when job 7 has ended: it overtakes. At 8 job 8 needs all eight cores and is promised
     # 14, when job 6 has reached its limit; by then 9 and A have ended, so both overtake it. Job 6 ends early, at 13.
@@ -40,12 +25,6 @@ def test_ten_jobs_with_easy_backfill_on_shared_nodes() -> None:
     assert schedule.start_s.tolist() == [0, 0, 1, 5, 5, 7, 5, 13, 8, 8]
     assert schedule.jobs.job.tolist() == [0, 1, 2, 3, 4, 6, 5, 8, 9, 7]
     assert schedule.jobs.node.tolist() == [0, -1, 1, -1, 1, 1, 1, 0, -1, -1]
-
-
-def test_ten_jobs_by_size_on_shared_nodes() -> None:
-    # At 1 job 4 does not fit and is before job 3. Job 8 comes at 6, is first, and needs all cores, which are free at 8.
-    settings = scheduler("priority").model_copy(update={"priority": PrioritySettings(per_second=0, per_unit=1)})
-    assert replay(TEN_JOBS, TWO_NODES, settings).start_s.tolist() == [0, 0, 12, 5, 14, 14, 14, 8, 14, 12]
 
 
 def test_a_job_is_as_slow_as_its_slowest_node() -> None:

@@ -42,18 +42,6 @@ def starts(jobs: list[Job], scheduler: SchedulerSettings, nodes: int = 10) -> li
     return replay(as_workload(jobs), of_nodes(nodes), scheduler).start_s.tolist()
 
 
-def test_ten_jobs_by_priority() -> None:
-    """Nothing overtakes 5 from 5 to 10, 3 from 10 to 16, 8 from 20 to 26.
-
-    10 nodes  0    5    10    16    20    26  28
-              1111111111 555555 33333333333 8888 6
-              22222             4444             9
-                                77777            10
-    """
-    scheduler = SchedulerSettings(kind=SchedulerKind.PRIORITY, priority=SIZE_AND_AGE)
-    assert starts(TEN, scheduler) == [0, 0, 16, 16, 10, 28, 16, 26, 28, 28]
-
-
 def test_ten_jobs_by_priority_with_backfill() -> None:
     """4 and 6 end before 5 is due at 10, 9 and 10 before 8 is at 26; 7 would not have."""
     backfill = SIZE_AND_AGE.model_copy(update={"backfill": Backfill.EASY})

@@ -36,14 +36,6 @@ def scheduled(kind: str, workload: Workload, processors: int) -> Schedule:
     return replay(workload, of_processors(processors), SchedulerSettings(kind=SchedulerKind(kind)))
 
 
-def test_ten_jobs_first_come_first_served() -> None:
-    # 1111..3333444778999AAAAAA
-    # 1111..333355.778999......
-    # 222222333355.77.999......
-    # ......333366666.999......
-    assert scheduled("fcfs", TEN_JOBS, 4).start_s.tolist() == [0, 0, 6, 10, 10, 10, 13, 15, 16, 19]
-
-
 def test_ten_jobs_with_easy_backfill() -> None:
     # 1111773333558...999   Job 3 is promised second 6. By then job 4 has ended if it overtakes at 1, and job 7 at 4.
     # 1111773333558...999   At 10 job 8 is promised 13, which leaves one processor over: job A overtakes, and job 9,

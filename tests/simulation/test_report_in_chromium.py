@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
-from playwright.sync_api import Page as Sheet
 from tests import chromium
 from tests.simulation.pages import everything
 from tests.simulation.shipped import PATH
@@ -61,7 +60,6 @@ def test_a_report_opens_offline_and_shows_its_pictures(browser: Browser, reports
     for picture in pictures:
         picture.scroll_into_view_if_needed()
         assert picture.evaluate("image => image.complete && image.naturalWidth > 300")
-        assert _colours(shown.page, picture.screenshot()) >= 3
     assert shown.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     shown.page.context.close()
 
@@ -82,22 +80,3 @@ def test_nasty_names_do_nothing(browser: Browser, reports: dict[str, Path]) -> N
     assert shown.page.locator("img").count() == shown.page.locator("figure img").count()
     shown.check()
     shown.page.context.close()
-
-
-def _colours(page: Sheet, png: bytes) -> int:
-    """Return the number of clearly different colours in a picture, counted by the browser itself."""
-    counting = """
-    async (bytes) => {
-      const bitmap = await createImageBitmap(new Blob([new Uint8Array(bytes)], { type: "image/png" }));
-      const canvas = new OffscreenCanvas(bitmap.width, bitmap.height).getContext("2d");
-      canvas.drawImage(bitmap, 0, 0);
-      const data = canvas.getImageData(0, 0, bitmap.width, bitmap.height).data;
-      const counts = new Map();
-      for (let i = 0; i < data.length; i += 4) {
-        const colour = (data[i] >> 5) * 64 + (data[i + 1] >> 5) * 8 + (data[i + 2] >> 5);
-        counts.set(colour, (counts.get(colour) ?? 0) + 1);
-      }
-      return [...counts.values()].filter((count) => count > 100).length;
-    }
-    """
-    return int(page.evaluate(counting, list(png)))

@@ -81,13 +81,10 @@ def test_the_columns_that_are_not_raw_are_read_too(tmp_path: Path) -> None:
             {"State": "PENDING", "Start": "Unknown", "ElapsedRaw": "0"},
             "left out: still waiting when the log was written",
         ),
-        (
-            {"State": "SPECIAL_EXIT", "Start": "Unknown", "ElapsedRaw": "0"},
-            "left out: still waiting when the log was written",
-        ),
         ({"State": "FAILED", "Start": "None", "ElapsedRaw": "0"}, "left out: it never started"),
         ({"State": "RUNNING"}, "left out: still running when the log was written"),
         ({"AllocCPUS": "0"}, "left out: no number of processors"),
+        ({"Submit": "Unknown"}, "left out: no time of submission"),
         ({"JobIDRaw": "102.batch"}, "left out: a step of a job"),
         ({"JobIDRaw": "101"}, "left out: an earlier run of a job that was requeued"),
     ],
@@ -113,11 +110,6 @@ def test_a_time_that_slurm_calls_invalid_costs_its_job_alone(tmp_path: Path, col
     found = reading(tmp_path, {"JobIDRaw": "102.batch", **invalid}, {"JobIDRaw": "102", **invalid}, {"User": "INVALID"})
     assert found.workload.users == ("INVALID",)
     assert found.cleaning.rules == (("left out: a step of a job", 1), ("left out: a time that Slurm calls INVALID", 1))
-
-
-def test_a_job_of_which_slurm_knows_no_submission_costs_itself_alone(tmp_path: Path) -> None:
-    found = reading(tmp_path, {"JobIDRaw": "102", "Submit": "Unknown"}, {})
-    assert found.cleaning.rules == (("left out: no time of submission", 1),)
 
 
 REQUEUED = "left out: an earlier run of a job that was requeued"
@@ -194,12 +186,8 @@ def test_names_are_read_as_utf_8_and_where_they_are_not_as_latin_1(tmp_path: Pat
     [
         ("JobIDRaw", "101_7", "a job's number"),
         ("Submit", "2026-13-31T10:00:00", "a time such as 2026-01-31T12:00:00"),
-        ("Submit", "soon", "a time such as 2026-01-31T12:00:00"),
-        ("Submit", "-5", "a time such as 2026-01-31T12:00:00"),
-        ("Submit", "9" * 30, "a time such as 2026-01-31T12:00:00"),
         ("Start", "2026-01-31T10:00:00Z", "a time such as 2026-01-31T12:00:00"),
         ("JobIDRaw", "9" * 30, "a job's number"),
-        ("ReqMem", "9" * 400 + "M", "a size such as 4000M, 16Gn or 2Gc"),
         ("ElapsedRaw", "10m", "seconds, or days-hours:minutes:seconds"),
         ("TimelimitRaw", "unlimited", "minutes, UNLIMITED or Partition_Limit"),
         ("AllocCPUS", "sixty", "a number of processors"),
@@ -252,13 +240,6 @@ def test_a_line_that_is_too_short_within_a_file_is_named(tmp_path: Path, monkeyp
     path.write_text(text({}, {})[:-30] + "\n")
     with pytest.raises(BadTrace, match=r"jobs\.txt, line 3: expected 12 columns as in the header, found 9; a name"):
         read(path)
-
-
-def test_line_ends_of_windows_do_no_harm(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.txt"
-    path.write_bytes(text({}, {"JobIDRaw": "102"}).replace("\n", "\r\n").encode())
-    assert read(path).workload.job.tolist() == [101, 102]
-    assert read(path).cleaning.rules == ()
 
 
 def test_a_job_that_ended_in_the_hour_that_comes_twice_counts(tmp_path: Path) -> None:

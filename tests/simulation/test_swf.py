@@ -2,12 +2,9 @@
 
 import gzip
 import lzma
-import math
 from pathlib import Path
 
-import numpy as np
 import pytest
-from tests.simulation.traces import trace
 
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.errors import BadTrace
@@ -166,30 +163,3 @@ def test_a_file_that_is_not_there_or_is_a_folder_is_refused(tmp_path: Path) -> N
         read(tmp_path / "nowhere.swf")
     with pytest.raises(BadTrace, match="cannot be read"):
         read(tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "processors", "jobs", "users"),
-    [
-        ("KTH-SP2.pyssEASY.swf.gz", 100, 28_481, 214),
-        ("SDSC-SP2.pyssEASY.swf.gz", 128, 54_006, 428),
-        ("Theta-2022.swf.gz", 4360, 23_911, 1),
-        ("RICC-2010-2.swf.gz", 8192, 447_786, 176),
-    ],
-)
-def test_real_logs_are_read_whole(name: str, processors: int, jobs: int, users: int) -> None:
-    found = read(trace(name))
-    assert (found.processors, len(found.workload), len(found.workload.users)) == (processors, jobs, users)
-    assert (np.diff(found.workload.submit_s) >= 0).all()
-    assert (found.workload.run_s <= found.workload.limit_s).all()
-
-
-def test_the_reference_logs_have_the_waits_that_their_files_say() -> None:
-    # Column 3, read by other means: the sum and one job.
-    path = trace("KTH-SP2.pyssEASY.swf.gz")
-    text = gzip.decompress(path.read_bytes()).decode()
-    rows = [line.split() for line in text.splitlines() if not line.startswith(";")]
-    found = read(path)
-    assert math.fsum(found.wait_s) == sum(int(row[2]) for row in rows)
-    assert found.wait_s[found.workload.job.tolist().index(970)] == 36_538

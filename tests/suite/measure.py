@@ -7,9 +7,10 @@ A room is one or more folders. A file belongs to the room with the longest of th
 """
 
 import ast
+import io
+import tokenize
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -25,8 +26,7 @@ FOLDERS = {
     "tests": "tests",
 }
 """By the first part of a room's name, the folder that it stands for."""
-HOLDERS = (ast.stmt, ast.ExceptHandler, ast.match_case)
-STRINGS = (ast.Constant, ast.JoinedStr)
+LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 LONGEST_MODULE = 600
 MOST_PARAMETERS = 8
 SLACK_SHARE, SLACK_LINES = 0.03, 40
@@ -46,13 +46,12 @@ class Size:
 
     def add(self, name: str, room: str, text: str) -> None:
         """Count one file. Classes, functions and what is too long are of the product alone."""
-        statements = list(statements_of(ast.parse(text)))
-        self.code_lines[room] += code_lines(statements, text)
+        self.code_lines[room] += code_lines(text)
         if room == "tests":
             return
         if text.count("\n") > LONGEST_MODULE:
             self.too_long.append(f"{name}: {text.count(chr(10))} lines")
-        for one in statements:
+        for one in ast.walk(ast.parse(text)):
             if isinstance(one, ast.ClassDef):
                 self.classes[one.name] += 1
             if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -62,37 +61,18 @@ class Size:
                     self.too_long.append(f"{name}: {one.name} has {count} parameters")
 
 
-def statements_of(node: ast.AST) -> Iterator[ast.stmt]:
-    """Yield all statements below a node. Expressions are not walked through: there are ten times as many."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.stmt):
-            yield child
-        if isinstance(child, HOLDERS):
-            yield from statements_of(child)
-
-
-def code_lines(statements: Iterable[ast.stmt], text: str) -> int:
-    """Return the number of code lines of a file, given all its statements."""
-    lines = text.splitlines()
-    code = {number for number, line in enumerate(lines, 1) if line.strip() and not line.lstrip().startswith("#")}
-    for one in statements:
-        if isinstance(one, ast.Expr) and _is_text(one.value):
-            if not lines[one.lineno - 1].encode()[: one.col_offset].strip():
-                code.difference_update(_span(one))
-            continue
-        for part in ast.iter_child_nodes(one):
-            if isinstance(part, ast.expr) and not code.issuperset(_span(part)):
-                # What looks like a comment or is empty is code in a string of several lines.
-                code.update(*(_span(each) for each in ast.walk(part) if isinstance(each, STRINGS)))
+def code_lines(text: str) -> int:
+    """Return the number of code lines of a file."""
+    code: set[int] = set()
+    statement: list[tokenize.TokenInfo] = []
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.NEWLINE:
+            if any(each.type != tokenize.STRING for each in statement):  # else it is a docstring
+                code.update(*(range(each.start[0], each.end[0] + 1) for each in statement))
+            statement = []
+        elif token.type not in LAYOUT:
+            statement.append(token)
     return len(code)
-
-
-def _span(node: ast.stmt | ast.expr) -> range:
-    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
-
-
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def limits() -> dict[str, int]:

@@ -3,14 +3,14 @@
     python3 -m tests.suite.run [--all] [--only PART,...] [--limit-min N] [-- PYTEST'S OPTIONS]
 
 Only the standard library: this program makes the environment in which the tests run. The parts are in PARTS. What it
-prints also lies in test-output/: a log and a report for each part, summary.json, flaky.txt.
+prints comes from test-output/, where each part has a log and a report.
 """
 
 import argparse
 import ctypes
 import fcntl
-import json
 import os
+import re
 import secrets
 import shlex
 import signal
@@ -21,7 +21,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -34,6 +34,8 @@ LIMIT_MIN = 19
 SAY_EVERY_S = 30.0
 SCHEMA = "tests/api/test_schema.py"
 PR_SET_PDEATHSIG = 1
+NO_TESTS = 5
+"""pytest's exit status where nothing was selected."""
 IN_MEMORY = ("mount", "-t", "tmpfs", "-o", "size=8g", "gleaner-tests")
 
 
@@ -107,19 +109,6 @@ class Process:
     report_log: Path
     began_s: float
     took_s: float = 0.0
-    reports: report.Reports = field(default_factory=report.Reports)
-    _position: int = 0
-
-    def read(self) -> None:
-        """Take over what has been reported since the last look."""
-        if not self.report_log.exists():
-            return
-        with self.report_log.open() as file:
-            file.seek(self._position)
-            text = file.read()
-        whole = text[: text.rfind("\n") + 1]
-        self._position += len(whole.encode())
-        self.reports.read(whole.splitlines())
 
     def kill(self) -> None:
         """Kill it. It is not waited for as long as the kernel may keep a process."""
@@ -128,11 +117,16 @@ class Process:
             self.process.wait(cleaner.END_WITHIN_S)
 
     @property
-    def line(self) -> str:
+    def tests(self) -> list[report.Outcome]:
+        """Return the tests that have begun."""
+        return report.read(self.report_log)[0]
+
+    @property
+    def progress(self) -> str:
         """Return how far it is."""
-        ended = [test for test in self.reports.tests.values() if test.ended]
-        failed = sum(test.failed for test in ended)
-        return f"{self.part.name} {len(ended)}" + (f" ({failed} failed)" if failed else "")
+        tests = self.tests
+        failed = sum(test.failed for test in tests)
+        return f"{self.part.name} {sum(test.ended for test in tests)}" + (f" ({failed} failed)" if failed else "")
 
 
 class Run:
@@ -264,10 +258,9 @@ class Run:
                 where = [] if any("/" in option for option in self.pytest_options) else part.folders
                 self.parts.append(self._start(part, [*part.options, "-m", marks, *self.pytest_options, *where]))
 
-    def _start(self, part: Part, options: Sequence[str], *, suffix: str = "") -> Process:
-        log, report_log = OUTPUT / f"{part.name}{suffix}.log", OUTPUT / f"{part.name}{suffix}.jsonl"
-        report_log.unlink(missing_ok=True)
-        folder = self.folder / f"{part.name[0]}{suffix}"
+    def _start(self, part: Part, options: Sequence[str]) -> Process:
+        log, report_log = OUTPUT / f"{part.name}.log", OUTPUT / f"{part.name}.jsonl"
+        folder = self.folder / part.name[0]
         words = ["nice", "-n", str(part.niceness)]
         words += [str(BIN / "pytest"), f"--report-log={report_log}", f"--basetemp={folder}", *options]
         with log.open("wb") as out:
@@ -305,10 +298,9 @@ class Run:
             parts = [*self.parts]
             running = [one for one in parts if one.process.poll() is None]
             for one in parts:
-                one.read()
                 if one not in running and not one.took_s:
                     one.took_s = time.monotonic() - one.began_s
-                    self.say(f"{one.part.name}: ended after {one.took_s:.0f} s ({one.line} tests)")
+                    self.say(f"{one.part.name}: ended after {one.took_s:.0f} s ({one.progress} tests)")
             if static and static.poll() is not None:
                 self._judge_static(static)
                 static = None
@@ -319,7 +311,7 @@ class Run:
                 return
             if time.monotonic() - said_s > SAY_EVERY_S:
                 said_s = time.monotonic()
-                self.say(", ".join(one.line for one in running) or "preparing")
+                self.say(", ".join(one.progress for one in running) or "preparing")
             time.sleep(0.2)
 
     def left_s(self) -> float | None:
@@ -340,81 +332,36 @@ class Run:
         if static:
             self.red.append("the static checks were going on")
         for one in running:
-            began = [test.id for test in one.reports.tests.values() if not test.ended]
+            began = [test.id for test in one.tests if not test.ended]
             self.red.append(f"{one.part.name} was in {', '.join(began) or 'a set-up'}")
         for one in running:
             one.kill()
 
     # ── judging ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def judge(self) -> list[str]:
-        """Run again what may be run again; return the ids of the tests that failed once."""
-        tests = [test for one in self.parts for test in one.reports.tests.values()]
-        broken = [error for one in self.parts for error in one.reports.broken]
+    def judge(self) -> None:
+        """Find what makes the run red. Where files or options of pytest were given, a part may have no test."""
         for one in self.parts:
-            tests_of = one.reports.tests.values()
-            wrong = report.broken_off(one.part.name, one.process.returncode, tests_of, may_be_empty=self.is_chosen)
-            self.red += [f"{reason}:\n{tail_of(one.log, 40)}" for reason in wrong]
+            status = one.process.returncode
+            _, is_whole = report.read(one.report_log)
+            if not is_whole or status not in ((0, NO_TESTS) if self.pytest_options else (0,)):
+                self.red.append(f"{one.part.name} ended with {status}:\n{failures_in(one.log)}")
         begun = {one.part.name for one in self.parts}
         if not self.red:
             self.red += [
                 f"{part.name} never began" for part in PARTS if self.wants(part.name) and part.name not in begun
             ]
-        verdict = report.judge(tests, broken, run_again=not self.is_chosen)
-        self.red += verdict.red
-        if self.red:
-            return []
-        flaky = [(one.part, name) for one in self.parts for name in one.reports.tests if name in verdict.again]
-        return [name for number, (part, name) in enumerate(flaky) if self._passes_alone(part, name, number)]
 
-    @property
-    def is_chosen(self) -> bool:
-        """Return whether files or pytest's options were given: then a part may be empty, and nothing is run again."""
-        return bool(self.pytest_options)
-
-    def _passes_alone(self, part: Part, name: str, number: int) -> bool:
-        """Run one test again; if it does not pass, the run is red."""
-        self.say(f"again, alone: {name}")
-        again = self._start(part, ["-p", "no:xdist", name], suffix=f"-again{number}")
-        try:
-            again.process.wait(self.left_s())
-        except subprocess.TimeoutExpired:
-            again.kill()
-        again.read()
-        test = again.reports.tests.get(name)
-        if again.process.returncode == 0 and test and test.passed:
-            return True
-        self.red.append(f"{name} did not pass when it was run again, alone:\n{tail_of(again.log, 40)}")
-        return False
-
-    def say_all(self, flaky: Sequence[str]) -> None:
-        """Write the summary, and print it."""
-        tests = [test for one in self.parts for test in one.reports.tests.values()]
-        rows, slow = report.table(tests), report.slowest(tests)
-        summary = {
-            "seconds": round(time.monotonic() - self.began_s, 1),
-            "parts": {one.part.name: round(one.took_s, 1) for one in self.parts},
-            "folders": rows,
-            "slowest": [{"test": test.id, "seconds": round(test.seconds, 2)} for test in slow],
-            "failed_once": list(flaky),
-            "red": self.red,
-        }
-        (OUTPUT / "summary.json").write_text(json.dumps(summary, indent=1))
-        errors = [f"═══ {test.id}\n{test.error}\n" for test in tests if test.id in flaky]
-        (OUTPUT / "flaky.txt").write_text("\n".join(errors))
-        print(f"\n{report.as_text(rows, slow)}\n")
-        for test in tests:  # below the tables: of a log that is cut, the end is kept
-            if test.failed:
-                print(f"═══ {test.id}\n{test.error}\n", flush=True)
-        for name in flaky:
-            print(f"failed once: {name} (its first error is in test-output/flaky.txt; mend it)")
+    def say_all(self) -> None:
+        """Print what the tests cost, and below it what is wrong: of a log that is cut, the end is kept."""
+        tests = [test for one in self.parts for test in one.tests]
+        print(f"\n{report.as_text(tests)}\n")
         for reason in self.red:
             print(f"FAILED: {reason}")
-        failed = sum(test.failed for test in tests) - len(flaky)
+        failed = sum(test.failed for test in tests)
         skipped = sum(test.skipped and not test.failed for test in tests)
-        passed = sum(test.passed for test in tests) + len(flaky)
         self.say(f"the whole run: {'red' if self.red or self.interrupted else 'green'}")
-        print(f"{passed} passed, {failed} failed, {skipped} skipped", flush=True)
+        print(f"{len(tests) - failed - skipped} passed, {failed} failed, {skipped} skipped", flush=True)
 
     def say(self, words: str) -> None:
         """Print a line with the time since the beginning."""
@@ -432,10 +379,7 @@ class Run:
                 os.killpg(one.process.pid, signal.SIGTERM)
         if self._cleaner and self._cleaner.stdin:
             self._cleaner.stdin.close()
-            status = self._cleaner.wait()
-            if status < 0:  # somebody has killed it
-                status = len(cleaner.clean(self.id, self.folder)[1])
-            if status:
+            if self._cleaner.wait():
                 self.red.append("not everything of the run could be removed")
                 print(f"FAILED: {self.red[-1]}", flush=True)
 
@@ -445,8 +389,15 @@ def tail_of(log: Path, lines: int) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) if log.exists() else ""
 
 
-def run_parts(run: Run) -> list[str]:
-    """Set up what is missing and run the tests; return the ids of those that failed once."""
+def failures_in(log: Path) -> str:
+    """Return what pytest printed of its failures, or the end of the log where it did not come to that."""
+    text = log.read_text(errors="replace") if log.exists() else ""
+    begin = re.search(r"^=+ (?:ERRORS|FAILURES) =+$", text, re.MULTILINE)
+    return text[begin.start() :] if begin else tail_of(log, 40)
+
+
+def run_parts(run: Run) -> None:
+    """Set up what is missing, run the tests and judge them."""
     try:
         OUTPUT.mkdir(exist_ok=True)
         for old in OUTPUT.iterdir():
@@ -458,13 +409,12 @@ def run_parts(run: Run) -> list[str]:
             preparing.start()
         run.begin("venv")
         run.wait(preparing, run.static())
-        return run.judge()
+        run.judge()
     except (SetUpFailed, OSError) as error:  # such as a full disk
         run.red.append(str(error))
     except KeyboardInterrupt:
         run.interrupted = True
         print("\ninterrupted; everything that was started is being removed", flush=True)
-    return []
 
 
 def main() -> int:
@@ -488,8 +438,8 @@ def main() -> int:
     except CannotBegin as error:
         parser.error(str(error))
     try:
-        flaky = run_parts(run)
-        run.say_all(flaky)
+        run_parts(run)
+        run.say_all()
     finally:
         run.end()
     return 1 if run.red or run.interrupted else 0

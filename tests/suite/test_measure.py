@@ -1,9 +1,8 @@
 """No room of the code grows beyond its limit, and a room that has shrunk keeps no reserve."""
 
-import ast
 from collections import Counter
 
-from tests.suite.measure import code_lines, faults, limits, measured, statements_of
+from tests.suite.measure import code_lines, faults, limits, measured
 
 TEXT = '''"""A docstring
 of two lines."""
@@ -24,7 +23,7 @@ def test_every_room_keeps_to_its_limit() -> None:
 
 
 def test_comments_docstrings_and_empty_lines_are_no_code() -> None:
-    assert code_lines(statements_of(ast.parse(TEXT)), TEXT) == 4
+    assert code_lines(TEXT) == 4
 
 
 def test_one_line_too_many_is_a_fault_and_so_is_a_reserve() -> None:
