@@ -13,7 +13,6 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 
 from gleaner.agent.checkpoints.interface import StorageError
@@ -86,8 +85,6 @@ def answer_to(error: Exception) -> JSONResponse:
             return answer(422, describe(error.errors()))
         case QueueBusy() | SchemaMismatch() | KeyFault():
             return answer(503, str(error), headers=_LATER)
-        case PoolTimeoutError():
-            return answer(503, "all connections to the database are in use: try again", headers=_LATER)
         case QueueError() | SQLAlchemyError():
             _log.error("the queue failed", trace=_trace(error))
             return answer(503, "the queue's database failed; control's log says how", headers=_LATER)

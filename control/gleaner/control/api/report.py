@@ -1,7 +1,6 @@
 """The report of a month."""
 
 import os
-import threading
 from datetime import datetime
 from typing import Annotated
 
@@ -29,7 +28,6 @@ ACCOUNTED_S = 600.0
 KINDS = ("harvested", "saving", "restoring", "starting", "lost")
 TURN_S = 5.0
 """The longest wait for an earlier question to Slurm's accounting."""
-_TURN = threading.Lock()
 
 
 @router.get("", responses=documented(422))
@@ -104,18 +102,19 @@ job was seen to wait for an agent to leave.'
 
 def _accounted(caller: User, begin_s: float, end_s: float) -> AccountedMonth:
     """Return Slurm's accounting of the month. Raises 503 if it does not answer."""
-    if not _TURN.acquire(timeout=TURN_S):  # whoever waits holds a thread of the API
-        raise HTTPException(503, "Slurm's accounting has not answered an earlier question yet: try again later")
     try:
         return caller.state.accounted.get(
             begin_s,
             lambda: accounted_month.accounted(begin_s, end_s, own=os.geteuid(), timeout_s=ACCOUNTING_S),
             fresh_s=ACCOUNTED_S,
+            wait_s=TURN_S,  # whoever waits holds a thread of the API
         )
+    except TimeoutError:
+        raise HTTPException(
+            503, "Slurm's accounting has not answered an earlier question yet: try again later"
+        ) from None
     except ClusterError as error:
         raise HTTPException(503, str(error)) from error
-    finally:
-        _TURN.release()
 
 
 def month_span(month: str) -> tuple[float, float]:

@@ -14,7 +14,6 @@ from gleaner.control.cli.render import moment
 from gleaner.control.input_errors import one_line
 from gleaner.control.models.decisions import DecisionRow
 from gleaner.control.models.jobs import JobDetail
-from gleaner.control.policy.subjects import job_subject
 from gleaner.control.simulation.metrics.tables import Table
 from gleaner.control.states import WAITING, State
 
@@ -60,7 +59,7 @@ def _is_of_now(last: DecisionRow, detail: JobDetail) -> bool:
 
 def about_job(detail: JobDetail, last: DecisionRow | None) -> str:
     """Return the reason for the state of a job of our queue."""
-    row, name = detail.job, job_subject(detail.job.id)
+    row, name = detail.job, f"job {detail.job.id}"
     if row.state is State.COMPLETE:
         return f"{name} has ended: {row.outcome}."
     unsaved = f" Its last slice was lost: {detail.unsaved_because}." if detail.unsaved_because and not row.held else ""

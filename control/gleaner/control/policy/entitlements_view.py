@@ -12,7 +12,6 @@ from pydantic import TypeAdapter
 
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.resources import Resources
-from gleaner.control.policy.subjects import slurm_subject
 
 AGENTS = "gleaner's agents"
 """The owner of our agents in a view."""
@@ -151,10 +150,10 @@ def as_input(view: EntitlementView) -> dict[str, Any]:
 
 def as_answer(decisions: tuple[Decision, ...]) -> dict[str, Any]:
     """Return the decisions as plain JSON, with a sentence for each job that they concern."""
-    because = {slurm_subject(decision.job): decision.why for decision in decisions}
+    because = {f"slurm {decision.job}": decision.why for decision in decisions}
     for decision in decisions:
         why = f"it is preempted for job {decision.job}: {decision.why}"
-        because |= {slurm_subject(victim): why for victim in decision.victims}
+        because |= {f"slurm {victim}": why for victim in decision.victims}
     return {"decisions": _DECISIONS.dump_python(decisions, mode="json"), "because": because}
 
 

@@ -41,7 +41,6 @@ from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.policy import fair_share, returns
 from gleaner.control.policy.fair_share import Book, First, Shares
 from gleaner.control.policy.quotas import Allowance
-from gleaner.control.policy.subjects import job_subject
 from gleaner.control.queue import attempts, decisions, lanes, node_health
 from gleaner.control.queue.errors import Conflict, NotFound
 from gleaner.control.queue.tables import AGENT, CHECKPOINT, JOB, LANE, NODE, PAUSE, SPEC, STORED_IMAGE, WAITS, Phase
@@ -280,7 +279,7 @@ def claim(
         decisions.record(
             db,
             kind=DecisionKind.START,
-            subjects=dict.fromkeys(map(job_subject, book.starts)),
+            subjects={f"job {job}": None for job in book.starts},
             policy=fair_share.POLICY,
             given={"agent": agent, "node": asking.node} | book.input_json(),
             answer=book.answer(),

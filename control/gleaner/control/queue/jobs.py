@@ -7,7 +7,7 @@ change names the person who made it, if the caller knows.
 
 import math
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,27 +53,15 @@ class SubmissionRules:
     """A function that returns the stored bytes of each group and user. It is called only if a quota limits them."""
 
 
-def mounts_refused(wanted: Iterable[str], allowed: Sequence[str]) -> str:
-    """Return, for people, the folders that cannot be mounted here and those that can, or "" if all of them can.
-
-    >>> mounts_refused(["/data"], ["/cvmfs/a", "/cvmfs/b"])
-    '/data is not among the folders that jobs may mount here: /cvmfs/a, /cvmfs/b'
-    """
-    for folder in wanted:
-        if folder not in allowed:
-            if not allowed:
-                return f"jobs may mount no folder here, not {folder} either: an admin allows some in [inputs] mounts"
-            return f"{folder} is not among the folders that jobs may mount here: {', '.join(allowed)}"
-    return ""
-
-
 def check_places(spec: JobSpec, group: str, *, rules: SubmissionRules) -> None:
     """Check the folders and URLs that a job reads, and its target.
 
     Raises `Invalid` for a folder, and `Conflict` for a URL, that the site does not allow.
     """
-    if why := mounts_refused(spec.mounts, rules.mounts):
-        raise Invalid(f"job.mounts: {why}")
+    for folder in spec.mounts:
+        if folder not in rules.mounts:
+            allowed = ", ".join(rules.mounts) or "none, until an admin allows some in [inputs] mounts"
+            raise Invalid(f"job.mounts: {folder} is not among the folders that jobs may mount here: {allowed}")
     for one in spec.inputs:
         if isinstance(one, UrlInputSpec) and (why := allowed_urls.refusal(one.url, rules.urls)):
             raise Conflict(f"the input {one.name}: {why}")
