@@ -7,12 +7,12 @@ from tests.api.api_harness import ApiHarness
 from tests.slurm.records import node, seen
 from tests.web.web_harness import browser_of
 
+from gleaner.control.api.nodes import LOST_FRESH_S
 from gleaner.control.models.jobs import Ending
 from gleaner.control.policy.lossy_nodes import SliceCounts, conspicuous
 from gleaner.control.policy.node_time import DAY_S
-from gleaner.control.queue import attempt_reports, node_losses
+from gleaner.control.queue import attempt_reports, node_history
 from gleaner.control.queue.database import transaction
-from gleaner.control.queue.node_losses import FRESH_S
 from gleaner.control.queue.tables import ATTEMPT
 
 
@@ -36,7 +36,7 @@ def _save_one(harness: ApiHarness, name: str) -> None:
 
 
 def _counts(harness: ApiHarness) -> Mapping[str, tuple[int, int]]:
-    harness.now_s += FRESH_S
+    harness.now_s += LOST_FRESH_S
     rows = harness.user.get("/v1/nodes").json()["nodes"]
     return {row["name"]: (row["slices_in_day"], row["lost_in_day"]) for row in rows}
 
@@ -114,7 +114,7 @@ def test_an_attempt_of_which_its_agent_never_heard_is_no_loss_of_the_node(harnes
     harness.user.submit(indices=[0])
     _lose_one(harness, "n1")
     with transaction(harness.state.engine) as db:
-        lost = sum(each.lost for each in node_losses.count_slices(db, since_s=0).values())
+        lost = sum(each.lost for each in node_history.count_slices(db, since_s=0).values())
         db.execute(update(ATTEMPT).where(ATTEMPT.c.ending == Ending.LOST).values(ending=Ending.FORGOTTEN))
-        left = sum(each.lost for each in node_losses.count_slices(db, since_s=0).values())
+        left = sum(each.lost for each in node_history.count_slices(db, since_s=0).values())
     assert (lost, left) == (1, 0)

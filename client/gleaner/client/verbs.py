@@ -40,8 +40,7 @@ from gleaner.control.models.parameters import ParameterSpace
 from gleaner.control.models.report import MonthReport, ReportFilter
 from gleaner.control.models.searches import CampaignFilter, JobFilter, JobOrder, Search
 from gleaner.control.models.secrets import SecretPut, SecretRow
-from gleaner.control.models.tokens import TokenIssued, TokenRequest, TokenRow
-from gleaner.control.models.web_codes import WebCode
+from gleaner.control.models.tokens import TokenIssued, TokenRequest, TokenRow, WebCode
 from gleaner.control.policy.draining import Spanning
 from gleaner.control.states import Outcome, State
 

@@ -4,7 +4,7 @@ A line names the caller, the caller's address, the request and its outcome. A se
 answer is sent, so that a disk that hangs delays only writing requests. If a line cannot be written, it goes to
 control's log, and the request is still answered. If control is killed after a write and before its answer, the write is
 recorded only in the events of its jobs. Unknown callers could fill the log, so only a few refused ones (401) are logged
-each minute, with the number of the others.
+each minute.
 """
 
 import json
@@ -82,9 +82,8 @@ class Audit:
         self.file = file
         self._agents = state.settings.audit.agents
         self._one_by_one = CapacityLimiter(1)
-        self._written_in: Counter[int] = Counter()
-        """By minute, the unknown callers with a line; one minute is kept."""
-        self._unwritten = 0
+        self._unknown: Counter[int] = Counter()
+        """The unknown callers of the present minute."""
 
     async def note(self, scope: Scope, status: int) -> None:
         """Write the line of a request once the status of its answer is known."""
@@ -94,26 +93,14 @@ class Audit:
         is_agent = caller is not None and caller.identity.role == "agent"
         if is_agent and status < ERROR and not self._agents:
             return
-        unwritten = 0
         now_s = self._state.clock()
         if caller is None:
-            unwritten = self._counted(now_s)
-            if unwritten < 0:
+            minute = int(now_s // 60)
+            self._unknown = Counter({minute: self._unknown[minute] + 1})
+            if self._unknown[minute] > UNKNOWN_A_MINUTE:
                 return
-        line = line_of(scope, status, now_s=now_s, caller=caller) | ({"unwritten": unwritten} if unwritten else {})
+        line = line_of(scope, status, now_s=now_s, caller=caller)
         await run_sync(self.file.write, line, limiter=self._one_by_one)
-
-    def _counted(self, now_s: float) -> int:
-        """Return the number of unknown callers that were not logged before this one, or -1 if this one is not logged
-        either."""
-        minute = int(now_s // 60)
-        self._written_in = Counter({minute: self._written_in[minute]})
-        if self._written_in[minute] >= UNKNOWN_A_MINUTE:
-            self._unwritten += 1
-            return -1
-        self._written_in[minute] += 1
-        before, self._unwritten = self._unwritten, 0
-        return before
 
 
 def line_of(scope: Scope, status: int, *, now_s: float, caller: Caller | None) -> dict[str, Any]:

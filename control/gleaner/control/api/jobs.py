@@ -58,7 +58,6 @@ from gleaner.control.queue import (
     reruns,
     retention,
     searches,
-    submission_keys,
     tokens,
 )
 from gleaner.control.queue.errors import Invalid
@@ -117,11 +116,11 @@ def submit(
     if submission.dry_run:
         key = ""
     with caller.writing() as db:
-        answer = submission_keys.take(db, user, key, submission, now_s=caller.now_s) if key else None
+        answer = jobs.take_key(db, user, key, submission, now_s=caller.now_s) if key else None
         if answer is None:
             answer = _submit(caller, db, submission, group)
             if key:
-                submission_keys.keep(db, user, key, answer)
+                jobs.keep_answer(db, user, key, answer)
     if submission.dry_run:
         return answer
     first, last = answer.jobs[0], answer.jobs[-1]

@@ -4,7 +4,6 @@ Names of jobs, users and nodes are not used as labels, because their number has 
 """
 
 from dataclasses import asdict
-from datetime import datetime
 
 from fastapi import APIRouter, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -13,10 +12,9 @@ from sqlalchemy import Connection
 from gleaner.control.api.access import Caller, Metrics
 from gleaner.control.api.instruments import Family, gauges
 from gleaner.control.api.problems import documented
-from gleaner.control.api.report import month_span
 from gleaner.control.policy.harm import harm
 from gleaner.control.policy.node_time import DAY_S, RESOLUTIONS, NodeTime, shares_of_agents
-from gleaner.control.queue import leader, node_health, node_history, queries, regular_delays
+from gleaner.control.queue import leader, node_health, node_history, queries
 
 router = APIRouter(tags=["metrics"])
 agents_router = APIRouter(tags=["metrics"])
@@ -51,9 +49,8 @@ def _families(caller: Caller) -> dict[str, Family]:
         phases = queries.agent_phases(db, now_s=now_s)
         excluded = node_health.excluded_nodes(db, now_s)
         distrusted = [node for node in node_health.distrusted_nodes(db).values() if node.reason]
-        spans = {"day": now_s - DAY_S, "month": month_span(f"{datetime.fromtimestamp(now_s).astimezone():%Y-%m}")[0]}
-        used = {span: _node_seconds(db, begin_s, now_s) for span, begin_s in spans.items()}
-        paid = {span: harm(regular_delays.delays_s(db, begin_s=at_s, end_s=now_s)) for span, at_s in spans.items()}
+        used = _node_seconds(db, now_s - DAY_S, now_s)
+        paid = harm(node_history.delays_s(db, begin_s=now_s - DAY_S, end_s=now_s))
         stored = state.stored.bytes_by_owner(db)
         mtbf_s = node_health.node_mtbf_s(db, state.settings.rates.rules)
         leads = leader.leader(db, now=state.database_clock()) is not None if state.follows else state.is_leader
@@ -95,15 +92,13 @@ def _families(caller: Caller) -> dict[str, Family]:
             {group: size for (group, user), size in stored.items() if not user},
         ),
         "gleaner_round_end_seconds": ("When the current round ends, since the epoch", "", {"": state.boundary_s}),
-    }
-    for span in spans:
-        of_span = "in the last 24 hours" if span == "day" else "in this month"
-        families[f"gleaner_node_seconds_{span}"] = (f"Node seconds by use {of_span}", "use", used[span])
-        families[f"gleaner_regular_delay_{span}"] = (
-            f"Lower bound of the delays of regular jobs that took nodes from agents {of_span}: jobs, and seconds",
+        "gleaner_node_seconds_day": ("Node seconds by use in the last 24 hours", "use", used),
+        "gleaner_regular_delay_day": (
+            "Lower bound of the delays of regular jobs that took nodes from agents in 24 hours: jobs, and seconds",
             "figure",
-            asdict(paid[span]),
-        )
+            asdict(paid),
+        ),
+    }
     if state.cluster is not None:
         age_s = now_s - state.cluster.read_s
         families["gleaner_last_poll_age_seconds"] = ("Since the last successful look at the cluster", "", {"": age_s})

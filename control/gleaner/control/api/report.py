@@ -12,7 +12,7 @@ from gleaner.control.api.problems import documented
 from gleaner.control.models.report import MonthReport, RegularWaits, ReportFilter
 from gleaner.control.policy.harm import Harm, harm
 from gleaner.control.policy.node_time import DAY_S, RESOLUTIONS, NodeTime, shares_of_agents
-from gleaner.control.queue import node_history, regular_delays
+from gleaner.control.queue import node_history
 from gleaner.control.queue.node_history import HOUR_S
 from gleaner.control.slurm import accounted_month
 from gleaner.control.slurm.accounted_month import AccountedMonth
@@ -46,8 +46,8 @@ def report(caller: User, wanted: Annotated[ReportFilter, Query()]) -> MonthRepor
     with caller.reading() as db:
         seen = node_history.times(db, begin_s=begin_s, end_s=month_end_s, step_s=RESOLUTIONS[-1].step_s)
         rows = node_history.report_rows(db, begin_s=begin_s, end_s=month_end_s, group=caller.group)
-        harm_day = harm(regular_delays.delays_s(db, begin_s=now_s - DAY_S, end_s=now_s))
-        harm_month = harm(regular_delays.delays_s(db, begin_s=begin_s, end_s=month_end_s))
+        harm_day = harm(node_history.delays_s(db, begin_s=now_s - DAY_S, end_s=now_s))
+        harm_month = harm(node_history.delays_s(db, begin_s=begin_s, end_s=month_end_s))
         stored = caller.state.stored.bytes_by_owner(db)
     accounted = _accounted(caller, begin_s, month_end_s) if wanted.accounting else None
     nodes = sum(seen.values(), NodeTime())

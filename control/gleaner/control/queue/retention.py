@@ -27,15 +27,14 @@ from gleaner.control.queue import (
     drains,
     logs,
     node_history,
-    regular_delays,
     tokens,
     uploads,
     web_sessions,
 )
 from gleaner.control.queue.database import allow_whole_campaign, snapshot
 from gleaner.control.queue.errors import Conflict
+from gleaner.control.queue.jobs import remove_old_keys
 from gleaner.control.queue.queries import FIRST_EVENTS, NEWEST_EVENTS
-from gleaner.control.queue.submission_keys import remove_old as remove_old_keys
 from gleaner.control.queue.tables import AGENT, ATTEMPT, DELIVERY, EVENT, JOB, LOG, TOKEN, Phase
 from gleaner.control.queue.transitions import lock
 from gleaner.control.settings import Settings
@@ -101,7 +100,6 @@ def _removals(engine: Engine, writing: Writing, settings: Settings, now_s: float
         ("submission keys", lambda db: remove_old_keys(db, now_s=now_s, at_most=REMOVED)),
         ("decisions", lambda db: decisions.remove_old(db, before_s=before_s, up_to=up_to, at_most=REMOVED)),
         ("drains", lambda db: drains.remove_old(db, before_s=before_s)),
-        ("delays", lambda db: regular_delays.remove_old(db, before_s=now_s - history.keep_days * DAY_S)),
         ("uploads", lambda db: uploads.remove_old(db, before_s=now_s - KEEP_UPLOADS_S)),
         ("steps", lambda db: node_history.remove_old(db, now_s=now_s, keep_days=history.keep_days)),
     )

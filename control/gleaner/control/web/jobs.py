@@ -16,7 +16,7 @@ from gleaner.control.input_errors import one_line
 from gleaner.control.models.decisions import DecisionRow
 from gleaner.control.models.jobs import AttemptRow, CheckpointRow, Ending, JobDetail, LogPage
 from gleaner.control.models.searches import JobSearch, Search
-from gleaner.control.queue import logs, node_losses
+from gleaner.control.queue import logs, node_history
 from gleaner.control.web.gate import ROOT
 from gleaner.control.web.rendering import page
 from gleaner.control.web.slice_chart import slice_chart
@@ -85,7 +85,7 @@ def ending_reason(slice_: AttemptRow) -> str:
 
 def _lost_s(caller: Caller, job: int) -> Mapping[int, float]:
     with caller.reading() as db:
-        return node_losses.lost_by_attempt(db, job)
+        return node_history.lost_by_attempt(db, job)
 
 
 def _begin_of_last(caller: Caller, job: int, lines: int) -> int:
