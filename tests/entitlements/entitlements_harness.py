@@ -12,7 +12,7 @@ from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.entitlements import Entitlements
 from gleaner.control.daemon.loops import Loop
-from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.entitlements_view import JobClass
 from gleaner.control.queue import decisions
 from gleaner.control.queue.database import connect, snapshot
 from gleaner.control.queue.decisions import StoredDecision

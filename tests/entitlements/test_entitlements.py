@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.entitlements.entitlements_harness import EntitlementsHarness, chemistry_over_its_share
 
 from gleaner.control.models.decisions import DecisionKind
-from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.entitlements_view import JobClass
 from gleaner.control.slurm.interface import ClusterError
 from gleaner.control.slurm.owners_view import holdings, job_class
 from gleaner.control.slurm.snapshot import Snapshot

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from tests.simulation.test_agents import some_agents, workloads
 
-from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.entitlements_view import JobClass
 from gleaner.control.simulation.model import Allocation, Machine, NodeClass, Workload, of_nodes
 from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import (

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.simulation.traces import trace
 
-from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.entitlements_view import JobClass
 from gleaner.control.simulation.errors import BadTrace
 from gleaner.control.simulation.workloads.traces import read
 

@@ -1,7 +1,9 @@
 """`glean config`, which prints the settings and their origins."""
 
+import json
 import os
 import re
+from typing import cast
 
 from gleaner.control.cli.output import Answer, AsJson, Configuration, Setting
 from gleaner.control.effective_settings import TABLES, load_settings, settings_file, settings_variables
@@ -18,7 +20,8 @@ def config(as_json: AsJson = False) -> Answer:
             origin = variables.get((table, key), "file" if key in file.tables.get(table, {}) else "default")
             shown = without_password(value) if isinstance(value, str) and "://" in value else value
             rows.append(Setting(table=table, key=key, value=shown, origin=origin))
-    return Answer(Configuration(file=str(file.path) if file.path else None, settings=tuple(rows)), as_json)
+    found = Configuration(file=str(file.path) if file.path else None, settings=tuple(rows))
+    return Answer(found if as_json else toml(found), as_json)
 
 
 def without_password(url: str) -> str:
@@ -29,3 +32,35 @@ def without_password(url: str) -> str:
     """
     masked = re.sub(r"(://[^/:@]*:).*@", r"\1***@", url)
     return re.sub(r"(?i)((?:password|passwd|secret|token)=)[^&]*", r"\1***", masked)
+
+
+def toml(configuration: Configuration) -> str:
+    """Return all settings as TOML, each with a comment that names its origin. Missing settings become comments."""
+    lines = [f"# file: {configuration.file or 'none'}"]
+    table = ""
+    for setting in configuration.settings:
+        if setting.table != table:
+            table = setting.table
+            lines += ["", f"[{table}]"]
+        written = (
+            f"# {setting.key} is not set" if setting.value is None else f"{setting.key} = {in_toml(setting.value)}"
+        )
+        lines.append(f"{written}  # {setting.origin}")
+    return "\n".join(lines)
+
+
+def in_toml(plain: object) -> str:
+    r"""Return a plain value in TOML.
+
+    >>> in_toml(['a"b', True, 3])
+    '["a\\"b", true, 3]'
+    >>> in_toml({"physics": 50.0})
+    '{"physics" = 50.0}'
+    >>> in_toml({"jobs": 5, "cores": None})
+    '{"jobs" = 5}'
+    """
+    if isinstance(plain, dict):
+        pairs = cast("dict[str, object]", plain).items()
+        return "{" + ", ".join(f"{in_toml(key)} = {in_toml(item)}" for key, item in pairs if item is not None) + "}"
+    # In JSON and TOML, strings, numbers, truth values and lists of them are equal once DEL is escaped.
+    return json.dumps(plain, ensure_ascii=False).replace("\x7f", "\\u007f")

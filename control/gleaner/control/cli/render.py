@@ -23,8 +23,7 @@ from rich.text import Text
 from gleaner.agent.common.allowed_urls import shown
 from gleaner.agent.common.quantities import in_words, memory_in_words, size
 from gleaner.agent.job_spec import JobSpec
-from gleaner.control.cli.output import Answer, Configuration, DryRun, DryRunJob
-from gleaner.control.cli.settings_toml import toml
+from gleaner.control.cli.output import Answer, DryRun, DryRunJob
 from gleaner.control.input_errors import one_line, visible
 from gleaner.control.models.agents import AgentRow
 from gleaner.control.models.campaigns import CampaignStatus, JobCounts
@@ -247,8 +246,6 @@ def _parts(value: object) -> Iterator[Table | str]:
             yield from _job(value)
         case ClusterStatus():
             yield from _cluster(value)
-        case Configuration():
-            yield toml(value)
         case tuple():
             yield from _rows(cast("tuple[object, ...]", value))
         case _:

@@ -14,7 +14,7 @@ from gleaner.control.daemon.loops import do_each
 from gleaner.control.models.base import replaced
 from gleaner.control.models.drains import DrainedJob, DrainPhase, DrainRow, DrainTask
 from gleaner.control.policy.draining import Deed, deed, obstacle
-from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.entitlements_view import JobClass
 from gleaner.control.queue import agents, decisions, drains, relocation
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.decisions import JobActions

@@ -20,6 +20,7 @@ from gleaner.control.policy.entitlements_view import (
     EntitlementRules,
     EntitlementsStatus,
     EntitlementView,
+    JobClass,
     RunningJob,
     Verdict,
     WaitingJob,
@@ -28,7 +29,6 @@ from gleaner.control.policy.entitlements_view import (
     as_input,
     entitlements,
 )
-from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.resources import Resources
 from gleaner.control.queue import decisions
 from gleaner.control.queue.database import snapshot

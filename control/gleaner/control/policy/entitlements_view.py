@@ -5,16 +5,26 @@ Both are plain values that can be written as JSON, so that a decision can be sto
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.resources import Resources
 
 AGENTS = "gleaner's agents"
 """The owner of our agents in a view."""
+
+
+class JobClass(IntEnum):
+    """The class of a job, as its owner declares it (OMFS, section II). The numbers are those of traces."""
+
+    NON_PREEMPTIBLE = 0
+    """The job runs to its end."""
+    PREEMPTIBLE = 1
+    """The job can be killed, and then starts from the beginning."""
+    CHECKPOINTABLE = 2
+    """The job can be saved, and then continues from its checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,19 +216,9 @@ very first job, by the order of several submitters, is opened at once, because m
 for each of its first jobs."""
 
 
-def equal_shares(_db: Connection) -> Shares:
-    """Return no targets, so that groups take turns by the order of all jobs."""
-    return Shares()
-
-
 def no_limits(_db: Connection, _groups: Collection[str]) -> Allowance:
     """Return an allowance without limits."""
     return Allowance()
-
-
-def always() -> bool:
-    """Return True, so that every decision is recorded."""
-    return True
 
 
 def claim(
@@ -237,8 +227,8 @@ def claim(
     ask: ClaimRequest,
     *,
     now_s: float,
-    shares: Callable[[Connection], Shares] = equal_shares,
-    may_record: Callable[[], bool] = always,
+    shares: Callable[[Connection], Shares] = lambda _db: Shares(),
+    may_record: Callable[[], bool] = lambda: True,
     limits: Callable[[Connection, Collection[str]], Allowance] = no_limits,
 ) -> Assignments:
     """Assign to the agent as many waiting jobs as fit into its free room, each under a new attempt.
