@@ -489,11 +489,6 @@ class Verbs:
         """Begin to resume nodes that a drain has emptied. `follow_drain` waits until they are in use."""
         return self._write("POST", "/v1/nodes/resume", DrainRow, checked(ResumeRequest, nodes=tuple(nodes)))
 
-    @Verb
-    def find_drain(self, number: int) -> Steps[DrainRow]:
-        """Return the state of a drain."""
-        return self._read(f"/v1/drains/{number}", DrainRow)
-
     @ItemVerb
     def follow_drain(self, number: int) -> Items[DrainRow]:
         """Yield the state of a drain, repeatedly until it is over."""

@@ -137,6 +137,10 @@ AND lane.only_on IN ('', agent.node) AND (
 agent."""
 
 
+_SAVED = [name for name in Checkpoint.model_fields if name != "chain"]
+"""The facts of a checkpoint that an agent needs to continue from it."""
+
+
 def _front(lane: Any, limit: Any) -> Select[*tuple[Any, ...]]:
     """Return the first waiting jobs of a lane, locked, with all facts that an assignment contains."""
     return (
@@ -152,13 +156,7 @@ def _front(lane: Any, limit: Any) -> Select[*tuple[Any, ...]]:
             JOB.c.priority,
             JOB.c.state,
             JOB.c.from_attempt,
-            JOB.c.from_number,
-            CHECKPOINT.c.digest,
-            CHECKPOINT.c.size_bytes,
-            CHECKPOINT.c.log_lines,
-            CHECKPOINT.c.open_lines,
-            CHECKPOINT.c.has_memory,
-            CHECKPOINT.c.silent_s,
+            *(CHECKPOINT.c[name].label(f"saved_{name}") for name in _SAVED),
             SPEC.c.document,
             SPEC.c.image_id,
             SPEC.c.inputs,
@@ -354,16 +352,7 @@ def _assignment(row: Any, lane: Any, counted_s: float) -> Assignment:
     spec = row.document.resolved(job=row.id, campaign=row.campaign, index=row.run, parameters=row.parameters)
     checkpoint = None
     if row.from_attempt is not None:
-        checkpoint = Checkpoint(
-            attempt=row.from_attempt,
-            number=row.from_number,
-            digest=row.digest,
-            size_bytes=row.size_bytes,
-            log_lines=row.log_lines,
-            open_lines=row.open_lines,
-            has_memory=row.has_memory,
-            silent_s=row.silent_s,
-        )
+        checkpoint = Checkpoint.model_validate({name: getattr(row, f"saved_{name}") for name in _SAVED})
     limit_s = spec.compute_limit_s
     return Assignment(
         job=row.id,

@@ -100,7 +100,8 @@ def submit(
     """
     spec = accepted(submission.job, rules)
     check_places(spec, group, rules=rules)
-    check_quotas(db, rules, group, submitter, jobs=submission.count, size=(spec.cpus, spec.memory_mib))
+    size = (spec.cpus, spec.memory_mib)
+    check_submission(db, rules.quotas, rules.stored_bytes, (group, submitter), jobs=submission.count, size=size)
     taken = inputs.take_for_spec(db, group, spec.inputs, now_s=now_s)
     if submission.dry_run:
         return Submitted(campaign=None, jobs=())
@@ -144,17 +145,6 @@ def submit(
         record_all(db, JOB.c.campaign == campaign, "submit", now_s=now_s, detail=_signed(submitter))
         campaign_rules.open_jobs(db, campaign)
     return Submitted(campaign=campaign, jobs=tuple(jobs))
-
-
-def check_quotas(
-    db: Connection, rules: SubmissionRules, group: str, submitter: str, *, jobs: int, size: tuple[int, int]
-) -> None:
-    """Raise `OverQuota` if this many more jobs of that size (cores, memory) exceed a quota."""
-    has_bytes: Mapping[Whose, int] = {}
-    if rules.stored_bytes is not None and rules.quotas.any_stored:
-        has_bytes = rules.stored_bytes(db)
-    whose = {"group": group, "submitter": submitter}
-    check_submission(db, rules.quotas, **whose, jobs=jobs, size=size, has_bytes=has_bytes)
 
 
 def accepted(spec: JobSpec, rules: SubmissionRules) -> JobSpec:

@@ -441,20 +441,9 @@ def agents_here(db: Connection) -> tuple[AgentHere, ...]:
     here: list[AgentHere] = []
     for row in db.execute(select(AGENT).where(AGENT.c.phase != Phase.ENDED).order_by(AGENT.c.name)):
         cpus, memory_mib = used.get(row.name, (0, 0))
-        facts = row.facts
-        here.append(
-            AgentHere(
-                name=row.name,
-                phase=row.phase,
-                scheduler_id=row.scheduler_id,
-                end_s=row.end_s,
-                submitted_s=row.submitted_s,
-                node=row.node,
-                free_cpus=None if facts is None else facts["cpus"] - cpus,
-                free_memory_mib=None if facts is None else facts["memory_mib"] - memory_mib,
-                is_leaving=row.vacate,
-            )
-        )
+        free = (None, None) if row.facts is None else (row.facts["cpus"] - cpus, row.facts["memory_mib"] - memory_mib)
+        own = (row.name, row.phase, row.scheduler_id, row.end_s, row.submitted_s, row.node)
+        here.append(AgentHere(*own, *free, is_leaving=row.vacate))
     return tuple(here)
 
 
