@@ -11,6 +11,7 @@ file.
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
@@ -56,7 +57,8 @@ def take_spooled_reports(state: ControlState, now_s: float) -> int:
         except OSError as error:
             log.warning("reports on the storage have to wait", agent=agent, reason=str(error))
         else:
-            _remove_empty(folder)
+            with suppress(OSError):  # an agent was writing a file there, which an admin may want to see
+                folder.rmdir()
 
     do_each(folders, take)
     return sum(taken)
@@ -136,10 +138,3 @@ _REPORTS: dict[str, type[AttemptReport]] = {
     "return": Returned,
     "log": LogLines,
 }
-
-
-def _remove_empty(folder: Path) -> None:
-    try:
-        folder.rmdir()
-    except OSError:
-        return  # an agent was writing a file there, which an admin may want to see
