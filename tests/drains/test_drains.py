@@ -371,13 +371,13 @@ def test_a_leader_that_was_succeeded_tells_no_job_to_leave(harness: DrainsHarnes
     assert not harness.state.is_leader
 
 
-def test_what_was_only_asked_for_is_withdrawn_whatever_slurm_says(harness: DrainsHarness) -> None:
+def test_what_was_only_asked_for_is_withdrawn_as_soon_as_slurm_answers(harness: DrainsHarness) -> None:
     harness.nodes.is_away = True
     number = harness.ask("n1")
     harness.done(number)
-    resumed = harness.done(harness.ask("n1", task=DrainTask.RESUME), rounds=1)
-    assert resumed.phase is DrainPhase.RESUMED
-    assert (harness.seen(number).phase, harness.seen(number).said) == (DrainPhase.REFUSED, "withdrawn by root")
+    resume = harness.ask("n1", task=DrainTask.RESUME)
+    assert harness.done(resume, rounds=1).phase is DrainPhase.ASKED
     harness.nodes.is_away = False
-    harness.done(number)
+    assert harness.done(resume).phase is DrainPhase.RESUMED
+    assert (harness.seen(number).phase, harness.seen(number).said) == (DrainPhase.REFUSED, "withdrawn by root")
     assert harness.nodes.acts == []
