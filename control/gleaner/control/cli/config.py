@@ -3,9 +3,10 @@
 import json
 import os
 import re
-from typing import cast
+from collections.abc import Sequence
+from typing import Any, cast
 
-from gleaner.control.cli.output import Answer, AsJson, Configuration, Setting
+from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.effective_settings import TABLES, load_settings, settings_file, settings_variables
 
 
@@ -14,14 +15,14 @@ def config(as_json: AsJson = False) -> Answer:
     settings = load_settings()
     file = settings_file()
     variables = settings_variables(os.environ)
-    rows: list[Setting] = []
+    rows: list[dict[str, Any]] = []
     for table in TABLES:
         for key, value in getattr(settings, table).model_dump(mode="json").items():
             origin = variables.get((table, key), "file" if key in file.tables.get(table, {}) else "default")
             shown = without_password(value) if isinstance(value, str) and "://" in value else value
-            rows.append(Setting(table=table, key=key, value=shown, origin=origin))
-    found = Configuration(file=str(file.path) if file.path else None, settings=tuple(rows))
-    return Answer(found if as_json else toml(found), as_json)
+            rows.append({"table": table, "key": key, "value": shown, "origin": origin})
+    path = str(file.path) if file.path else None
+    return Answer({"file": path, "settings": rows} if as_json else toml(path, rows), as_json)
 
 
 def without_password(url: str) -> str:
@@ -34,18 +35,16 @@ def without_password(url: str) -> str:
     return re.sub(r"(?i)((?:password|passwd|secret|token)=)[^&]*", r"\1***", masked)
 
 
-def toml(configuration: Configuration) -> str:
+def toml(path: str | None, rows: Sequence[dict[str, Any]]) -> str:
     """Return all settings as TOML, each with a comment that names its origin. Missing settings become comments."""
-    lines = [f"# file: {configuration.file or 'none'}"]
-    table = ""
-    for setting in configuration.settings:
-        if setting.table != table:
-            table = setting.table
+    lines, table = [f"# file: {path or 'none'}"], ""
+    for row in rows:
+        if row["table"] != table:
+            table = row["table"]
             lines += ["", f"[{table}]"]
-        written = (
-            f"# {setting.key} is not set" if setting.value is None else f"{setting.key} = {in_toml(setting.value)}"
-        )
-        lines.append(f"{written}  # {setting.origin}")
+        key, value = row["key"], row["value"]
+        lines.append(f"# {key} is not set" if value is None else f"{key} = {in_toml(value)}")
+        lines[-1] += f"  # {row['origin']}"
     return "\n".join(lines)
 
 
