@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.entitlements_view import JobClass
 from gleaner.control.simulation.metrics.node_time import EMPTY, FULL, MIXED, occupancy
 from gleaner.control.simulation.model import Allocation, Machine, NodeClass, Workload
 from gleaner.control.simulation.replay.dispatch import replay

@@ -107,7 +107,7 @@ def test_metrics_count_jobs_agents_claims_saves_restores_and_lateness(harness: A
     assert not any("alice" in name or "n1" in name for name in counted)
     assert counted['gleaner_stored_bytes{group="atlas"}'] > 0
     assert counted['gleaner_regular_delay_day{figure="jobs"}'] == 0
-    assert counted['gleaner_node_seconds_month{use="starting"}'] == 0
+    assert counted['gleaner_node_seconds_day{use="starting"}'] == 0
 
 
 def test_measured_saves_and_restores_are_counted_once_and_told_to_the_nodes_next_agent(harness: ApiHarness) -> None:

@@ -19,7 +19,8 @@ def refusal(harness: ApiHarness, *mounts: str) -> str:
 
 def test_a_folder_that_is_not_allowed_is_refused_in_one_line_with_those_that_are(harness: ApiHarness) -> None:
     assert refusal(harness, "/data") == (
-        "job.mounts: jobs may mount no folder here, not /data either: an admin allows some in [inputs] mounts"
+        "job.mounts: /data is not among the folders that jobs may mount here: none, until an admin allows some"
+        " in [inputs] mounts"
     )
     allow(harness, *ALLOWED)
     for folder in ("/data", "/cvmfs/atlas.cern.ch/repo", "/cvmfs/atlas.cern"):

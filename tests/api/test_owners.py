@@ -8,11 +8,11 @@ from gleaner.control.policy.entitlements_view import (
     EntitlementRules,
     EntitlementsStatus,
     EntitlementView,
+    JobClass,
     RunningJob,
     WaitingJob,
     Wish,
 )
-from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.resources import Resources
 
 NODE = Resources(6, 4000)

@@ -10,7 +10,7 @@ from tests.api.api_harness import ApiHarness, Caller
 
 from gleaner.control.policy.harm import Delay
 from gleaner.control.policy.node_time import NodeTime
-from gleaner.control.queue import node_history, regular_delays
+from gleaner.control.queue import node_history
 from gleaner.control.queue.database import transaction
 from gleaner.control.settings import HistorySettings
 
@@ -36,7 +36,7 @@ def test_each_sees_the_nodes_and_the_rows_of_the_own_group(harness: ApiHarness) 
     with transaction(harness.state.engine) as db:
         of_agents = {"agent_node_s": 1800, "agent_core_s": 14400, "harvested_core_s": 7200, "start_core_s": 3600}
         node_history.add(db, 3600, {hour_s: NodeTime(seen_s=3600, idle_node_s=7200, regular_node_s=900, **of_agents)})
-        regular_delays.record(db, [Delay("7", harness.now_s - 60, 12.0)])
+        node_history.record_delays(db, [Delay("7", harness.now_s - 60, 12.0)])
     found = harness.admin.get("/v1/report", month=_month(harness)).json()
     assert [(row["group"], row["user"], row["slices"]) for row in found["rows"]] == [
         ("atlas", "alice", 1), ("cms", "carol", 1),

@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 import pytest
+import yaml
 from tests.cli.cli_harness import CliHarness
 
 from gleaner.agent.messages import ReturnReason
@@ -75,7 +76,7 @@ def test_a_job_that_runs_says_which_decision_started_it(admin: CliHarness, harne
     shown = harness.good("explain", str(number))
     assert f"{number}, start, by the policy fairshare" in shown
     assert "carried out" in shown
-    assert "decided from: turns 1: firsts" in shown
+    assert yaml.safe_load(shown)["decided from"]["turns"][0]["firsts"]
     assert "cms" in shown
     assert harness.good("simulate", "replay", str(number)) == f"decision {number}: the same, by the policy fairshare\n"
 

@@ -11,7 +11,7 @@ from tests.cli.cli_harness import CliHarness
 from tests.slurm.fake_cluster import OTHERS_IN, OWNERS_IN, FakeCluster
 
 from gleaner.control.daemon.drains import Drains
-from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.entitlements_view import JobClass
 from gleaner.control.settings import ClusterSettings, EntitlementSettings
 
 

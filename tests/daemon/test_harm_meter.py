@@ -12,7 +12,7 @@ from tests.slurm.records import agent, node, seen
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.harm_meter import HarmMeter
-from gleaner.control.queue import regular_delays
+from gleaner.control.queue import node_history
 from gleaner.control.settings import Settings
 from gleaner.control.slurm.interface import ClusterUnavailable
 from gleaner.control.slurm.snapshot import SlurmJob
@@ -58,7 +58,7 @@ class MeterHarness:
         self.cluster.jobs[job.id] = job
 
     def delays_s(self) -> list[float]:
-        return self.queue.look(regular_delays.delays_s, begin_s=0, end_s=9e9)
+        return self.queue.look(node_history.delays_s, begin_s=0, end_s=9e9)
 
 
 @pytest.fixture

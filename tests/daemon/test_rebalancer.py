@@ -16,7 +16,6 @@ from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.loops import Loop
 from gleaner.control.daemon.rebalancer import Rebalancer
 from gleaner.control.policy import replay
-from gleaner.control.policy.subjects import job_subject
 from gleaner.control.queue import decisions, node_health, relocation
 from gleaner.control.queue.database import connect
 from gleaner.control.queue.relocation import nodes_and_jobs
@@ -59,7 +58,7 @@ def test_the_policy_moves_one_job_and_what_it_decided_from_is_stored(queue: Queu
     part(queue.now_s)
     assert queue.record_heartbeat("two", (moves, 1)).orders == (Order.VACATE,)
     assert queue.record_heartbeat("one", (stays, 1)).orders == (Order.GO_ON,)
-    (stored,) = queue.look(decisions.latest, job_subject(moves), 5)
+    (stored,) = queue.look(decisions.latest, f"job {moves}", 5)
     assert (stored.kind, stored.acted) == ("migrate", True)
     assert stored.answer["move"]["cost_core_s"] == 20
     assert stored.answer["move"]["gain_core_s"] == 4 * (3600 - 60 - 10)

@@ -11,7 +11,7 @@ from gleaner.agent.messages import ReturnReason
 from gleaner.control.daemon.leader import Leadership
 from gleaner.control.models.drains import DrainPhase, DrainTask
 from gleaner.control.policy.draining import Spanning
-from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.entitlements_view import JobClass
 from gleaner.control.queue import decisions, drains, leader
 from gleaner.control.queue.database import transaction
 

@@ -12,8 +12,7 @@ from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.entitlements import Entitlements
 from gleaner.control.daemon.loops import Loop
-from gleaner.control.policy.job_class import JobClass
-from gleaner.control.policy.subjects import slurm_subject
+from gleaner.control.policy.entitlements_view import JobClass
 from gleaner.control.queue import decisions
 from gleaner.control.queue.database import connect, snapshot
 from gleaner.control.queue.decisions import StoredDecision
@@ -81,7 +80,7 @@ class EntitlementsHarness:
     def decided(self, job: str) -> tuple[StoredDecision, ...]:
         """Return the decisions stored about one of the owners' jobs, the latest first."""
         with snapshot(self.state.engine) as db:
-            return decisions.latest(db, slurm_subject(job), 100)
+            return decisions.latest(db, f"slurm {job}", 100)
 
     @property
     def runs(self) -> set[str]:

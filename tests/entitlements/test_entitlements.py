@@ -6,7 +6,7 @@ from tests.entitlements.entitlements_harness import EntitlementsHarness, chemist
 from gleaner.control.daemon.leader import Leadership, this_program
 from gleaner.control.daemon.main import control_loops
 from gleaner.control.models.decisions import DecisionKind
-from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.entitlements_view import JobClass
 from gleaner.control.slurm.interface import ClusterError
 from gleaner.control.slurm.snapshot import Snapshot
 

@@ -5,7 +5,7 @@ from sqlalchemy import text
 from tests.entitlements.entitlements_harness import EntitlementsHarness
 from tests.slurm.fake_cluster import Died
 
-from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.entitlements_view import JobClass
 from gleaner.control.queue import decisions
 from gleaner.control.queue.database import snapshot, transaction
 

@@ -2,7 +2,7 @@
 
 from tests.entitlements.entitlements_harness import EntitlementsHarness
 
-from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.entitlements_view import JobClass
 
 
 def acts_on(harness: EntitlementsHarness, job: str) -> list[str]:

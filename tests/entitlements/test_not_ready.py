@@ -2,7 +2,7 @@
 
 from tests.entitlements.entitlements_harness import EntitlementsHarness, chemistry_over_its_share
 
-from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.entitlements_view import JobClass
 from gleaner.control.slurm.snapshot import is_held_for_us
 
 FIXED, SAVED = JobClass.NON_PREEMPTIBLE, JobClass.CHECKPOINTABLE

@@ -4,7 +4,7 @@ mark that they carry.
 
 from tests.entitlements.entitlements_harness import EntitlementsHarness
 
-from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.entitlements_view import JobClass
 
 FIXED, SAVED = JobClass.NON_PREEMPTIBLE, JobClass.CHECKPOINTABLE
 SWITCH = "gleaner: released by the dead man's switch"

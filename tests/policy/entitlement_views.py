@@ -9,11 +9,11 @@ from gleaner.control.policy.entitlements_view import (
     Decision,
     EntitlementRules,
     EntitlementView,
+    JobClass,
     RunningJob,
     WaitingJob,
     Wish,
 )
-from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.resources import Resources
 
 FIXED, KILLED, SAVED = JobClass.NON_PREEMPTIBLE, JobClass.PREEMPTIBLE, JobClass.CHECKPOINTABLE

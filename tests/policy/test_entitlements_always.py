@@ -14,12 +14,12 @@ from gleaner.control.policy.entitlements_view import (
     AGENTS,
     Decision,
     EntitlementView,
+    JobClass,
     RunningJob,
     Verdict,
     as_answer,
     as_input,
 )
-from gleaner.control.policy.job_class import JobClass
 
 OWNERS = (*SHARES, "others")
 owners = st.sampled_from(OWNERS)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulation.oracle_omfs import FIXED, KILLED, REFUSE, SAVED, START, WAIT, Answer, Held, Rules, Wish, answer
 
-from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.entitlements_view import JobClass
 from gleaner.control.simulation.replay import array_policies as twin
 from gleaner.control.simulation.replay.compiler import compiled
 

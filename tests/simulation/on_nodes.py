@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 from tests.simulation.oracle import workload_of
 
-from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.entitlements_view import JobClass
 from gleaner.control.simulation.model import Allocation, Machine, NodeClass, Schedule, Workload
 from gleaner.control.simulation.settings import (
     CostSettings,

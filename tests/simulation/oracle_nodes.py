@@ -8,7 +8,7 @@ from itertools import groupby
 from tests.simulation import oracle_compaction
 from tests.simulation.oracle_compaction import Node
 
-from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.entitlements_view import JobClass
 from gleaner.control.simulation.model import Allocation, Machine, Workload
 from gleaner.control.simulation.settings import Migration
 

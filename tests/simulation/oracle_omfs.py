@@ -8,8 +8,7 @@ import numpy as np
 from tests.simulation.oracle import workload_of
 
 from gleaner.control.policy.entitlements import OwnerCpus, choose_victims
-from gleaner.control.policy.entitlements_view import EntitlementRules, RunningJob
-from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.entitlements_view import EntitlementRules, JobClass, RunningJob
 from gleaner.control.policy.resources import Resources
 from gleaner.control.simulation.model import Workload
 from gleaner.control.simulation.settings import OmfsSettings

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.entitlements_view import JobClass
 from gleaner.control.simulation.errors import BadTrace
 from gleaner.control.simulation.workloads.traces import read
 

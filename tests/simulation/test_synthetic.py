@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.random import PCG64, Generator
 
-from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.entitlements_view import JobClass
 from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.model import Workload, of_nodes, of_processors
 from gleaner.control.simulation.workloads import lublin_feitelson, synthetic

@@ -13,7 +13,7 @@ from tests.slurm_admin.facts import admin_settings
 
 from gleaner.agent.privileged.common.request import Refused
 from gleaner.control.policy.entitlements import targets_of
-from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.entitlements_view import JobClass
 from gleaner.control.policy.resources import Resources
 from gleaner.control.slurm.interface import AgentRequest, ClusterRefused, ClusterUnavailable, SchedulerId
 from gleaner.control.slurm.owners_view import holdings, job_class, wishes

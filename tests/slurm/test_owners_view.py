@@ -4,8 +4,7 @@ import pytest
 from tests.slurm.records import WORD
 from tests.slurm.records import short_table as text
 
-from gleaner.control.policy.entitlements_view import Wish
-from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.entitlements_view import JobClass, Wish
 from gleaner.control.policy.resources import Resources
 from gleaner.control.slurm.interface import ClusterError
 from gleaner.control.slurm.owners_view import begins_later, holdings, is_ready, job_class, owners_view, wishes

@@ -6,11 +6,11 @@ from tests.api.api_harness import ApiHarness
 from tests.slurm.records import node, seen
 from tests.web.web_harness import browser_of
 
+from gleaner.control.api.nodes import LOST_FRESH_S
 from gleaner.control.policy.lossy_nodes import SliceCounts, conspicuous
 from gleaner.control.policy.node_time import DAY_S
 from gleaner.control.queue import attempt_reports
 from gleaner.control.queue.database import transaction
-from gleaner.control.queue.node_losses import FRESH_S
 
 
 def _lose_one(harness: ApiHarness, name: str) -> int:
@@ -33,7 +33,7 @@ def _save_one(harness: ApiHarness, name: str) -> None:
 
 
 def _counts(harness: ApiHarness) -> Mapping[str, tuple[int, int]]:
-    harness.now_s += FRESH_S
+    harness.now_s += LOST_FRESH_S
     rows = harness.user.get("/v1/nodes").json()["nodes"]
     return {row["name"]: (row["slices_in_day"], row["lost_in_day"]) for row in rows}
 

@@ -40,8 +40,7 @@ from gleaner.control.models.parameters import ParameterSpace
 from gleaner.control.models.report import MonthReport, ReportFilter
 from gleaner.control.models.searches import CampaignFilter, JobFilter, JobOrder, Search
 from gleaner.control.models.secrets import SecretPut, SecretRow
-from gleaner.control.models.tokens import TokenIssued, TokenRequest, TokenRow
-from gleaner.control.models.web_codes import WebCode
+from gleaner.control.models.tokens import TokenIssued, TokenRequest, TokenRow, WebCode
 from gleaner.control.policy.draining import Spanning
 from gleaner.control.states import Outcome, State
 
@@ -489,11 +488,6 @@ class Verbs:
     def resume(self, nodes: Sequence[str]) -> Steps[DrainRow]:
         """Begin to resume nodes that a drain has emptied. `follow_drain` waits until they are in use."""
         return self._write("POST", "/v1/nodes/resume", DrainRow, checked(ResumeRequest, nodes=tuple(nodes)))
-
-    @Verb
-    def find_drain(self, number: int) -> Steps[DrainRow]:
-        """Return the state of a drain."""
-        return self._read(f"/v1/drains/{number}", DrainRow)
 
     @ItemVerb
     def follow_drain(self, number: int) -> Items[DrainRow]:

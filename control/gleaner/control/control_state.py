@@ -19,13 +19,13 @@ from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.storage_root import StorageNumber
 from gleaner.control.policy.entitlements_view import EntitlementsStatus
 from gleaner.control.policy.fair_share import ShareRules
+from gleaner.control.policy.lossy_nodes import SliceCounts
 from gleaner.control.policy.provisioning import ProvisioningRules, round_end
 from gleaner.control.policy.quotas import Allowance, QuotaRules
 from gleaner.control.queue import leader
 from gleaner.control.queue.database import snapshot, transaction
 from gleaner.control.queue.errors import NotLeading
 from gleaner.control.queue.leader import Term
-from gleaner.control.queue.node_losses import NodeLosses
 from gleaner.control.queue.quota_checks import Stored, allowance
 from gleaner.control.queue.small_cache import SmallCache
 from gleaner.control.queue.usage_cache import UsageCache
@@ -126,8 +126,8 @@ class ControlState:
     faults: LoopFaults = field(default_factory=LoopFaults)
     usage_cache: UsageCache = field(default_factory=UsageCache)
     """A cache that the threads for agents change in place, unlike the other fields."""
-    node_losses: NodeLosses = field(init=False)
-    """A cache that the threads for people change in place."""
+    lost_slices: SmallCache[None, Mapping[str, SliceCounts]] = field(init=False)
+    """The slices of the last day on each node. A cache that the threads for people change in place."""
     wrong_clocks: Mapping[str, float] = field(default_factory=dict[str, float])
     """For each node with a wrong clock, the seconds by which it is ahead of control's. The threads for agents replace
     the field, and so does provisioning, which removes nodes that are gone. If both do so at once, one change may be
@@ -161,8 +161,8 @@ class ControlState:
     """The SQL expression for the database's time. Tests replace it."""
 
     def __post_init__(self) -> None:
-        self.node_losses = NodeLosses(lambda: self.clock())  # noqa: PLW0108  # tests put in their own clock later
-        self.accounted = SmallCache(lambda: self.clock(), at_most=MONTHS)  # noqa: PLW0108
+        clock = lambda: self.clock()  # noqa: E731, PLW0108  # tests put in their own clock later
+        self.lost_slices, self.accounted = SmallCache(clock), SmallCache(clock, at_most=MONTHS)
         self.quotas = self.settings.quotas.rules
         self.started_s = self.clock()
         self.began_s = self.steady_clock()

@@ -7,15 +7,17 @@ credential (`munged`). The type of a route's `Caller` names the role that the ro
 are looked up by their hash, so the time of a look-up reveals nothing about them. Tokens are never logged.
 """
 
+import hashlib
 import re
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, TypeVar
 
 from fastapi import Depends, HTTPException, Path, Request
 from sqlalchemy import Connection
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -23,17 +25,22 @@ from gleaner.agent.job_spec import Name
 from gleaner.control.api.instruments import Instruments
 from gleaner.control.api.munge_login import MungeLogin
 from gleaner.control.api.problems import answer_to
-from gleaner.control.api.token_lookup import TokenLookup
 from gleaner.control.control_state import ControlState
 from gleaner.control.models.searches import CampaignFilter, JobFilter
 from gleaner.control.models.uploads import PART_BYTES
 from gleaner.control.queue.database import snapshot
-from gleaner.control.queue.tokens import Identity
+from gleaner.control.queue.small_cache import SmallCache
+from gleaner.control.queue.tokens import Identity, identify
 
 Filter = TypeVar("Filter", JobFilter, CampaignFilter)
 
 OPEN_PATH = "/health"
 LONGEST_TOKEN = 256
+REMEMBERED_S = 5.0
+"""The time for which a known token is not looked up again. A revoked token can still work for this time."""
+UNKNOWN_S = 2.0
+"""The time for which an unknown token is not looked up again."""
+REMEMBERED_AT_MOST = 10_000
 LARGEST_BODY_BYTES = 256 * 2**10
 LARGER_BODIES_BYTES = {
     "/v1/uploads/[^/]+/[^/]+": PART_BYTES,
@@ -103,6 +110,31 @@ class Caller:
     def writing(self) -> AbstractContextManager[Connection]:
         """Return one transaction. Only the leader writes. Another control program answers 503 and names the leader."""
         return self.state.writing()
+
+
+class TokenLookup:
+    """The cache of tokens' owners. Only the event loop's thread uses it.
+
+    Its keys are hashes, so it contains no secret.
+    """
+
+    def __init__(self, state: ControlState) -> None:
+        self._state = state
+        clock = lambda: state.clock()  # noqa: E731, PLW0108  # tests put in their own clock later
+        self._found = SmallCache[bytes, Identity | None](clock, at_most=REMEMBERED_AT_MOST)
+
+    async def identity(self, secret: str) -> Identity | None:
+        """Return the owner of a token, even of an expired one, or None if the token is unknown or was revoked."""
+        key = hashlib.sha256(secret.encode("utf-8", "replace")).digest()
+        with suppress(KeyError):
+            return self._found.find(key)
+        identity = await run_in_threadpool(self._look_up, secret)
+        self._found.put(key, identity, fresh_s=REMEMBERED_S if identity else UNKNOWN_S)
+        return identity
+
+    def _look_up(self, secret: str) -> Identity | None:
+        with snapshot(self._state.engine) as db:
+            return identify(db, secret)
 
 
 class Gate:

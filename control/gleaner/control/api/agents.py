@@ -87,7 +87,6 @@ def claim(caller: OwnAgent, ask: ClaimRequest) -> Response:
         assignments = Assignments(jobs=tuple(_as_fetched(caller, db, job) for job in assignments.jobs))
     state.usage_cache.record_claims(assignments.jobs)
     caller.meters.claimed.inc(len(assignments.jobs))
-    caller.meters.unrecorded.set(state.usage_cache.unrecorded)
     return _answer(assignments)
 
 

@@ -30,9 +30,8 @@ from gleaner.control.api import (
     uploads,
 )
 from gleaner.control.api.access import OPEN_PATH, Anyone, Gate
-from gleaner.control.api.audit import Audit, AuditFile
+from gleaner.control.api.audit import Audit, AuditFile, RequestRecord
 from gleaner.control.api.instruments import Instruments
-from gleaner.control.api.request_record import RequestRecord
 from gleaner.control.control_state import ControlState
 
 

@@ -1,14 +1,19 @@
-"""The audit log: one line of JSON for each write request.
+"""The record of each request: its id, the time until its answer begins, and one line of JSON for each write request.
+
+The id appears in the request's lines in control's log, in its audit line, and in its answer.
 
 A line names the caller, the caller's address, the request and its outcome. A separate thread writes the line before the
 answer is sent, so that a disk that hangs delays only writing requests. If a line cannot be written, it goes to
 control's log, and the request is still answered. If control is killed after a write and before its answer, the write is
 recorded only in the events of its jobs. Unknown callers could fill the log, so only a few refused ones (401) are logged
-each minute, with the number of the others.
+each minute.
 """
 
 import json
 import logging
+import re
+import secrets
+import time
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -18,10 +23,13 @@ from typing import Any
 import structlog
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
-from starlette.types import Scope
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from structlog.contextvars import bind_contextvars
 
-from gleaner.control.api import request_id
 from gleaner.control.api.access import Caller
+from gleaner.control.api.instruments import Instruments
+from gleaner.control.api.problems import REQUEST, request_id
 from gleaner.control.control_state import ControlState
 from gleaner.control.settings import AuditSettings
 
@@ -34,6 +42,8 @@ ERROR = 400
 BUG = 500
 UNAUTHORIZED = 401
 MIB = 2**20
+HEADER = "X-Request-Id"
+_PLAIN = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 _log = structlog.get_logger(__name__)
 
@@ -82,9 +92,8 @@ class Audit:
         self.file = file
         self._agents = state.settings.audit.agents
         self._one_by_one = CapacityLimiter(1)
-        self._written_in: Counter[int] = Counter()
-        """By minute, the unknown callers with a line; one minute is kept."""
-        self._unwritten = 0
+        self._unknown: Counter[int] = Counter()
+        """The unknown callers of the present minute."""
 
     async def note(self, scope: Scope, status: int) -> None:
         """Write the line of a request once the status of its answer is known."""
@@ -94,26 +103,14 @@ class Audit:
         is_agent = caller is not None and caller.identity.role == "agent"
         if is_agent and status < ERROR and not self._agents:
             return
-        unwritten = 0
         now_s = self._state.clock()
         if caller is None:
-            unwritten = self._counted(now_s)
-            if unwritten < 0:
+            minute = int(now_s // 60)
+            self._unknown = Counter({minute: self._unknown[minute] + 1})
+            if self._unknown[minute] > UNKNOWN_A_MINUTE:
                 return
-        line = line_of(scope, status, now_s=now_s, caller=caller) | ({"unwritten": unwritten} if unwritten else {})
+        line = line_of(scope, status, now_s=now_s, caller=caller)
         await run_sync(self.file.write, line, limiter=self._one_by_one)
-
-    def _counted(self, now_s: float) -> int:
-        """Return the number of unknown callers that were not logged before this one, or -1 if this one is not logged
-        either."""
-        minute = int(now_s // 60)
-        self._written_in = Counter({minute: self._written_in[minute]})
-        if self._written_in[minute] >= UNKNOWN_A_MINUTE:
-            self._unwritten += 1
-            return -1
-        self._written_in[minute] += 1
-        before, self._unwritten = self._unwritten, 0
-        return before
 
 
 def line_of(scope: Scope, status: int, *, now_s: float, caller: Caller | None) -> dict[str, Any]:
@@ -129,9 +126,46 @@ def line_of(scope: Scope, status: int, *, now_s: float, caller: Caller | None) -
         "group": None if who is None else who.group,
         "by": None if who is None else f"token {who.token}" if who.token else "munge",
         "from": f"{host}:{port}",
-        "request": request_id.current(),
+        "request": request_id(),
         "what": getattr(scope.get("endpoint"), "__name__", "none"),
         "call": f"{scope['method']} {scope['path'][:LONGEST_PATH]}",
         "about": about + (list(caller.about) if caller is not None else []),
         "status": status,
     }
+
+
+class RequestRecord:
+    """The outermost middleware of an app. It keeps an id that the caller has sent if it is a plain word."""
+
+    def __init__(self, app: ASGIApp, *, audit: Audit, meters: Instruments) -> None:
+        self._app = app
+        self._audit = audit
+        self._meters = meters
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on. Its id stays set until its task ends, because other middleware may answer later."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began_s = time.perf_counter()
+        given = Headers(scope=scope).get(HEADER, "")
+        id_ = given if _PLAIN.fullmatch(given) else secrets.token_hex(8)
+        bind_contextvars(**{REQUEST: id_})
+        has_status = False
+
+        async def sending(message: Message) -> None:
+            nonlocal has_status
+            if message["type"] == "http.response.start":
+                has_status = True
+                await self._audit.note(scope, message["status"])
+                call = getattr(scope.get("endpoint"), "__name__", "none")  # never a path
+                self._meters.requests.labels(call, str(message["status"])).observe(time.perf_counter() - began_s)
+                MutableHeaders(scope=message)[HEADER] = id_
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        except Exception:  # a bug of ours: a middleware further out sends the answer
+            if not has_status:
+                await self._audit.note(scope, BUG)
+            raise

@@ -32,11 +32,6 @@ class Instruments:
             buckets=_LATENCIES,
         )
         self.claimed = counter("gleaner_jobs_claimed", "Jobs handed to agents")
-        self.unrecorded = Gauge(
-            "gleaner_decisions_unrecorded",
-            "Claims between groups since control started of which no decision was recorded, to bound what is kept",
-            registry=self.registry,
-        )
         self.refused = counter(
             "gleaner_reports_refused", "Reports of attempts that were not current (409), by kind", ["report"]
         )

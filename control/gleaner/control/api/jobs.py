@@ -6,6 +6,7 @@ jobs of the group. An admin can change all jobs.
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
+from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated
 
@@ -17,12 +18,13 @@ from gleaner.agent.checkpoints.interface import FOLDER_PART, ArchiveBroken, outp
 from gleaner.agent.common.quantities import in_words, memory_in_words
 from gleaner.agent.job_spec import MAX_ID
 from gleaner.agent.messages import ReturnReason
+from gleaner.agent.privileged.shim.head_room import HEAD_ROOM_MIB
 from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, User
 from gleaner.control.api.examples import JobPath
 from gleaner.control.api.problems import documented
 from gleaner.control.api.storage_threads import READS_STORAGE, read_on
-from gleaner.control.api.waiting_context import places, surroundings
+from gleaner.control.control_state import ControlState
 from gleaner.control.models.jobs import (
     JobDetail,
     JobList,
@@ -40,11 +42,13 @@ from gleaner.control.policy.why_waiting import (
     MOST_BEFORE,
     JobNeeds,
     NodeOutlook,
+    Surroundings,
     fits_somewhere,
     too_large,
     waits_because,
 )
 from gleaner.control.queue import (
+    agents,
     campaign_rules,
     compatibility,
     deliveries,
@@ -52,16 +56,17 @@ from gleaner.control.queue import (
     jobs,
     lanes,
     logs,
+    node_health,
     queries,
     quota_checks,
     relocation,
     reruns,
     retention,
     searches,
-    submission_keys,
     tokens,
 )
 from gleaner.control.queue.errors import Invalid
+from gleaner.control.slurm.agents_view import kill_switch, waits_for
 from gleaner.control.states import WAITING
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
@@ -106,6 +111,47 @@ def _nodes_memory(db: Connection, known: Iterable[NodeOutlook]) -> frozenset[int
     return queries.memory_offered(db) | {place.memory_mib for place in known}
 
 
+def places(state: ControlState, *, excluded: frozenset[str] = frozenset()) -> tuple[NodeOutlook, ...] | None:
+    """Return the nodes of the last snapshot with their memory for jobs, or None before the first snapshot."""
+    if state.cluster is None:
+        return None
+    nodes = state.cluster.nodes.values()
+    idle = {node.name for node in nodes if node.is_idle}
+    return tuple(
+        NodeOutlook(
+            node.cpus,
+            max(1, node.memory_mib - HEAD_ROOM_MIB),
+            is_free=node.name in idle - excluded,
+            is_excluded=node.name in idle & excluded,
+            name=node.name,
+        )
+        for node in nodes
+    )
+
+
+def surroundings(db: Connection, state: ControlState) -> Surroundings:
+    """Return the facts for `waits_because`, with times in the time zone of control's machine."""
+    now_s = state.clock()
+    phases = queries.agent_phases(db, now_s=now_s)
+    rounds = state.settings.rounds
+    return Surroundings(
+        now_s=now_s,
+        nodes=places(state, excluded=frozenset(node_health.excluded_nodes(db, now_s))),
+        problem=state.problem,
+        closed=agents.why_stopped(db)
+        or (kill_switch(state.cluster, state.settings.cluster.partition) if state.cluster else ""),
+        slurm_says=waits_for(state.cluster) if state.cluster else "",
+        agents_live=phases.get("live", 0),
+        agents_pending=phases.get("submitted", 0),
+        agents_at_most=rounds.agents_at_most,
+        boundary_s=state.boundary_s,
+        shortest_slice_s=rounds.least_slice_s,
+        agent_needs_s=rounds.agent_needs_s,
+        shares=state.usage_cache.shares(db, state.share_rules),
+        zone=datetime.fromtimestamp(now_s).astimezone().tzinfo or UTC,
+    )
+
+
 @router.post("", status_code=201, responses=documented(409, 413, 422))
 def submit(
     caller: User, submission: Annotated[Submission, examples.A_SUBMISSION], key: SubmissionKey = ""
@@ -117,11 +163,11 @@ def submit(
     if submission.dry_run:
         key = ""
     with caller.writing() as db:
-        answer = submission_keys.take(db, user, key, submission, now_s=caller.now_s) if key else None
+        answer = jobs.take_key(db, user, key, submission, now_s=caller.now_s) if key else None
         if answer is None:
             answer = _submit(caller, db, submission, group)
             if key:
-                submission_keys.keep(db, user, key, answer)
+                jobs.keep_answer(db, user, key, answer)
     if submission.dry_run:
         return answer
     first, last = answer.jobs[0], answer.jobs[-1]

@@ -4,7 +4,6 @@ Names of jobs, users and nodes are not used as labels, because their number has 
 """
 
 from dataclasses import asdict
-from datetime import datetime
 
 from fastapi import APIRouter, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -13,10 +12,9 @@ from sqlalchemy import Connection
 from gleaner.control.api.access import Caller, Metrics
 from gleaner.control.api.instruments import Family, gauges
 from gleaner.control.api.problems import documented
-from gleaner.control.api.report import month_span
 from gleaner.control.policy.harm import harm
 from gleaner.control.policy.node_time import DAY_S, RESOLUTIONS, NodeTime, shares_of_agents
-from gleaner.control.queue import leader, node_health, node_history, queries, regular_delays
+from gleaner.control.queue import leader, node_health, node_history, queries
 
 router = APIRouter(tags=["metrics"])
 agents_router = APIRouter(tags=["metrics"])
@@ -44,67 +42,46 @@ def _node_seconds(db: Connection, begin_s: float, end_s: float) -> dict[str, flo
     return others | shares_of_agents(nodes)
 
 
+def _one(meaning: str, value: float) -> Family:
+    """Return a metric without labels."""
+    return meaning, "", {"": value}
+
+
 def _families(caller: Caller) -> dict[str, Family]:
     state, now_s = caller.state, caller.now_s
     with caller.reading() as db:
         jobs = queries.status(db)
         phases = queries.agent_phases(db, now_s=now_s)
-        excluded = node_health.excluded_nodes(db, now_s)
-        distrusted = [node for node in node_health.distrusted_nodes(db).values() if node.reason]
-        spans = {"day": now_s - DAY_S, "month": month_span(f"{datetime.fromtimestamp(now_s).astimezone():%Y-%m}")[0]}
-        used = {span: _node_seconds(db, begin_s, now_s) for span, begin_s in spans.items()}
-        paid = {span: harm(regular_delays.delays_s(db, begin_s=at_s, end_s=now_s)) for span, at_s in spans.items()}
+        excluded = len(node_health.excluded_nodes(db, now_s))
+        distrusted = sum(bool(node.reason) for node in node_health.distrusted_nodes(db).values())
+        used = _node_seconds(db, now_s - DAY_S, now_s)
+        paid = harm(node_history.delays_s(db, begin_s=now_s - DAY_S, end_s=now_s))
         stored = state.stored.bytes_by_owner(db)
         mtbf_s = node_health.node_mtbf_s(db, state.settings.rates.rules)
         leads = leader.leader(db, now=state.database_clock()) is not None if state.follows else state.is_leader
     states = jobs.model_dump(include={"new", "running", "saved", "succeeded", "failed", "cancelled"})
+    groups = {group: size for (group, user), size in stored.items() if not user}
     families: dict[str, Family] = {
         "gleaner_jobs": ("Jobs by state, complete ones by outcome", "state", states),
-        "gleaner_jobs_held": ("Jobs that are held", "", {"": jobs.held}),
+        "gleaner_jobs_held": _one("Jobs that are held", jobs.held),
         "gleaner_agents": ("Agents by phase", "phase", phases),
-        "gleaner_nodes_excluded": (
-            "Nodes that are excluded now because agents or different jobs failed there",
-            "",
-            {"": len(excluded)},
-        ),
-        "gleaner_nodes_distrusted": (
-            "Nodes that get no job or one, until a job has run well there",
-            "",
-            {"": len(distrusted)},
-        ),
-        "gleaner_nodes_clock_wrong": (
-            "Nodes whose clock differs from control's by more than a second",
-            "",
-            {"": len(state.wrong_clocks)},
-        ),
-        "gleaner_leader": ("1 if a control program leads", "", {"": int(leads)}),
-        "gleaner_node_mtbf_seconds": ("Mean time between losses of an agent without notice", "", {"": mtbf_s}),
-        "gleaner_step_failures": (
-            "Rounds of control's background steps that failed by a bug since control started",
-            "step",
-            dict(state.faults.rounds),
-        ),
-        "gleaner_step_age_seconds": (
-            "Since the last good round of each of control's background steps",
-            "step",
-            state.loop_ages_s,
-        ),
-        "gleaner_stored_bytes": (
-            "Checkpoints and results in the storage, by group",
-            "group",
-            {group: size for (group, user), size in stored.items() if not user},
-        ),
-        "gleaner_round_end_seconds": ("When the current round ends, since the epoch", "", {"": state.boundary_s}),
-    }
-    for span in spans:
-        of_span = "in the last 24 hours" if span == "day" else "in this month"
-        families[f"gleaner_node_seconds_{span}"] = (f"Node seconds by use {of_span}", "use", used[span])
-        families[f"gleaner_regular_delay_{span}"] = (
-            f"Lower bound of the delays of regular jobs that took nodes from agents {of_span}: jobs, and seconds",
+        "gleaner_nodes_excluded": _one("Nodes that are excluded because agents or jobs failed there", excluded),
+        "gleaner_nodes_distrusted": _one("Nodes that get no job or one, until a job has run well there", distrusted),
+        "gleaner_nodes_clock_wrong": _one("Nodes whose clock differs by more than a second", len(state.wrong_clocks)),
+        "gleaner_leader": _one("1 if a control program leads", int(leads)),
+        "gleaner_node_mtbf_seconds": _one("Mean time between losses of an agent without notice", mtbf_s),
+        "gleaner_step_failures": ("Rounds of control's steps that failed by a bug", "step", dict(state.faults.rounds)),
+        "gleaner_step_age_seconds": ("Since the last good round of each of control's steps", "step", state.loop_ages_s),
+        "gleaner_stored_bytes": ("Checkpoints and results in the storage, by group", "group", groups),
+        "gleaner_round_end_seconds": _one("When the current round ends, since the epoch", state.boundary_s),
+        "gleaner_node_seconds_day": ("Node seconds by use in the last 24 hours", "use", used),
+        "gleaner_regular_delay_day": (
+            "Lower bound of the delays of regular jobs that took nodes from agents in 24 hours: jobs, and seconds",
             "figure",
-            asdict(paid[span]),
-        )
+            asdict(paid),
+        ),
+    }
     if state.cluster is not None:
         age_s = now_s - state.cluster.read_s
-        families["gleaner_last_poll_age_seconds"] = ("Since the last successful look at the cluster", "", {"": age_s})
+        families["gleaner_last_poll_age_seconds"] = _one("Since the last successful look at the cluster", age_s)
     return families

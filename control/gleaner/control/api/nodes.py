@@ -12,8 +12,9 @@ from gleaner.control.models.drains import DrainRow
 from gleaner.control.models.nodes import ClusterStatus, NodeRow
 from gleaner.control.policy.lossy_nodes import SliceCounts
 from gleaner.control.policy.node_clocks import wrong_clock
+from gleaner.control.policy.node_time import DAY_S
 from gleaner.control.policy.resources import NO_REAL_MEMORY, lacks_real_memory
-from gleaner.control.queue import drains, node_health, queries
+from gleaner.control.queue import drains, node_health, node_history, queries
 from gleaner.control.queue.errors import NotFound
 from gleaner.control.slurm.agents_view import agent_phase, regular_nodes, waits_for
 from gleaner.control.slurm.snapshot import JobPhase, SlurmNode, Snapshot
@@ -23,6 +24,8 @@ router = APIRouter(prefix="/v1", tags=["nodes"])
 NodePath = Annotated[str, Path(max_length=63, description="The node's name", examples=["node1"])]
 
 POLLS_UNTIL_STALE = 3
+LOST_FRESH_S = 60.0
+"""The time for which the counts of lost slices are kept."""
 
 
 def is_stale(state: ControlState, now_s: float) -> bool:
@@ -60,7 +63,10 @@ def cluster(caller: User) -> ClusterStatus:
     with caller.reading() as db:
         failures = node_health.distrusted_nodes(db)
         drained = drains.drain_by_node(db)
-        counts = state.node_losses.counts(db)
+        since_s = now_s - DAY_S
+        counts = state.lost_slices.get(
+            None, lambda: node_history.count_slices(db, since_s=since_s), fresh_s=LOST_FRESH_S
+        )
     agent_on = {agent.node: agent.name for agent in view.jobs} if view else {}
     regular = regular_nodes(view) if view else frozenset[str]()
     rows: list[NodeRow] = []

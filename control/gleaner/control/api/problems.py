@@ -13,12 +13,11 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
+from structlog.contextvars import get_contextvars
 
 from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.system.untrusted import storable
-from gleaner.control.api import request_id
 from gleaner.control.input_errors import InputError
 from gleaner.control.models.base import Problem
 from gleaner.control.queue.errors import (
@@ -33,6 +32,8 @@ from gleaner.control.queue.errors import (
 )
 
 LONGEST_LINE = 600
+REQUEST = "request"
+"""The name of a request's id in a line of the log."""
 EVERY_ERROR = (HTTPException, RequestValidationError, QueueError, SQLAlchemyError, StorageError, Exception)
 """The framework looks first for the handler of an error's own class, and then for those of its base classes."""
 _STATUS: Mapping[type[Exception], int] = {
@@ -55,6 +56,11 @@ _MEANINGS = {
 }
 
 _log = structlog.get_logger(__name__)
+
+
+def request_id() -> str:
+    """Return the id of the present request, or "" outside of a request."""
+    return str(get_contextvars().get(REQUEST, ""))
 
 
 def documented(*statuses: int) -> Documented:
@@ -86,8 +92,6 @@ def answer_to(error: Exception) -> JSONResponse:
             return answer(422, describe(error.errors()))
         case QueueBusy() | SchemaMismatch() | KeyFault():
             return answer(503, str(error), headers=_LATER)
-        case PoolTimeoutError():
-            return answer(503, "all connections to the database are in use: try again", headers=_LATER)
         case QueueError() | SQLAlchemyError():
             _log.error("the queue failed", trace=_trace(error))
             return answer(503, "the queue's database failed; control's log says how", headers=_LATER)
@@ -96,7 +100,7 @@ def answer_to(error: Exception) -> JSONResponse:
             return answer(502, str(error.__cause__))
         case _:
             _log.error("unexpected", trace=_trace(error))
-            where = f" (request {number})" if (number := request_id.current()) else ""
+            where = f" (request {number})" if (number := request_id()) else ""
             return answer(500, f"something is wrong in control itself; its log says what{where}")
 
 

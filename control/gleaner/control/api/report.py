@@ -1,7 +1,6 @@
 """The report of a month."""
 
 import os
-import threading
 from datetime import datetime
 from typing import Annotated
 
@@ -13,7 +12,7 @@ from gleaner.control.api.problems import documented
 from gleaner.control.models.report import MonthReport, RegularWaits, ReportFilter
 from gleaner.control.policy.harm import Harm, harm
 from gleaner.control.policy.node_time import DAY_S, RESOLUTIONS, NodeTime, shares_of_agents
-from gleaner.control.queue import node_history, regular_delays
+from gleaner.control.queue import node_history
 from gleaner.control.queue.node_history import HOUR_S
 from gleaner.control.slurm import accounted_month
 from gleaner.control.slurm.accounted_month import AccountedMonth
@@ -29,7 +28,6 @@ ACCOUNTED_S = 600.0
 KINDS = ("harvested", "saving", "restoring", "starting", "lost")
 TURN_S = 5.0
 """The longest wait for an earlier question to Slurm's accounting."""
-_TURN = threading.Lock()
 
 
 @router.get("", responses=documented(422))
@@ -48,8 +46,8 @@ def report(caller: User, wanted: Annotated[ReportFilter, Query()]) -> MonthRepor
     with caller.reading() as db:
         seen = node_history.times(db, begin_s=begin_s, end_s=month_end_s, step_s=RESOLUTIONS[-1].step_s)
         rows = node_history.report_rows(db, begin_s=begin_s, end_s=month_end_s, group=caller.group)
-        harm_day = harm(regular_delays.delays_s(db, begin_s=now_s - DAY_S, end_s=now_s))
-        harm_month = harm(regular_delays.delays_s(db, begin_s=begin_s, end_s=month_end_s))
+        harm_day = harm(node_history.delays_s(db, begin_s=now_s - DAY_S, end_s=now_s))
+        harm_month = harm(node_history.delays_s(db, begin_s=begin_s, end_s=month_end_s))
         stored = caller.state.stored.bytes_by_owner(db)
     accounted = _accounted(caller, begin_s, month_end_s) if wanted.accounting else None
     nodes = sum(seen.values(), NodeTime())
@@ -104,18 +102,19 @@ job was seen to wait for an agent to leave.'
 
 def _accounted(caller: User, begin_s: float, end_s: float) -> AccountedMonth:
     """Return Slurm's accounting of the month. Raises 503 if it does not answer."""
-    if not _TURN.acquire(timeout=TURN_S):  # whoever waits holds a thread of the API
-        raise HTTPException(503, "Slurm's accounting has not answered an earlier question yet: try again later")
     try:
         return caller.state.accounted.get(
             begin_s,
             lambda: accounted_month.accounted(begin_s, end_s, own=os.geteuid(), timeout_s=ACCOUNTING_S),
             fresh_s=ACCOUNTED_S,
+            wait_s=TURN_S,  # whoever waits holds a thread of the API
         )
+    except TimeoutError:
+        raise HTTPException(
+            503, "Slurm's accounting has not answered an earlier question yet: try again later"
+        ) from None
     except ClusterError as error:
         raise HTTPException(503, str(error)) from error
-    finally:
-        _TURN.release()
 
 
 def month_span(month: str) -> tuple[float, float]:

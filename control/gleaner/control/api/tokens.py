@@ -13,8 +13,7 @@ from gleaner.control.api import examples
 from gleaner.control.api.access import Admin, Caller, User
 from gleaner.control.api.problems import documented
 from gleaner.control.models.base import replaced
-from gleaner.control.models.tokens import TokenFilter, TokenIssued, TokenRequest, TokenRow
-from gleaner.control.models.web_codes import WebCode
+from gleaner.control.models.tokens import TokenFilter, TokenIssued, TokenRequest, TokenRow, WebCode
 from gleaner.control.queue import tokens, web_sessions
 from gleaner.control.queue.errors import NotFound
 

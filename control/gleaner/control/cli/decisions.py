@@ -1,21 +1,19 @@
 """The verbs that explain: `why` for the state of a job, and `explain` for a decision."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, cast
 
 import typer
+import yaml
 
 from gleaner.control.cli.connect import connect
 from gleaner.control.cli.failures import BadInput
 from gleaner.control.cli.output import Answer, AsJson
-from gleaner.control.cli.render import moment
+from gleaner.control.cli.render import PIPE_WIDTH, moment
 from gleaner.control.input_errors import one_line
 from gleaner.control.models.decisions import DecisionRow
 from gleaner.control.models.jobs import JobDetail
-from gleaner.control.policy.subjects import job_subject
-from gleaner.control.simulation.metrics.tables import Table
 from gleaner.control.states import WAITING, State
 
 Decision = Annotated[
@@ -49,7 +47,7 @@ def explain(decision: Decision, as_json: AsJson = False) -> Answer:
     """Show the input and the outcome of a decision."""
     with connect() as control:
         found = control.decision(decision)
-    return Answer(found, as_json) if as_json else Answer(tuple(_explained(found)))
+    return Answer(found if as_json else _explained(found), as_json)
 
 
 def _is_of_now(last: DecisionRow, detail: JobDetail) -> bool:
@@ -60,7 +58,7 @@ def _is_of_now(last: DecisionRow, detail: JobDetail) -> bool:
 
 def about_job(detail: JobDetail, last: DecisionRow | None) -> str:
     """Return the reason for the state of a job of our queue."""
-    row, name = detail.job, job_subject(detail.job.id)
+    row, name = detail.job, f"job {detail.job.id}"
     if row.state is State.COMPLETE:
         return f"{name} has ended: {row.outcome}."
     unsaved = f" Its last slice was lost: {detail.unsaved_because}." if detail.unsaved_because and not row.held else ""
@@ -112,56 +110,14 @@ def _which(job: str) -> tuple[str, str]:
     return found[1] or "job", found[2]
 
 
-def _explained(found: DecisionRow) -> Iterator[Table | str]:
-    done = "carried out" if found.acted else "a dry run: nothing was done"
+def _explained(found: DecisionRow) -> str:
+    """Return the decision as YAML, which a reader of campaign files knows."""
     facts = {
         "decision": f"{found.id}, {found.kind}, by the policy {found.policy}",
         "when": moment(found.at_s),
-        "acted": done,
-        "about": ", ".join(found.subjects),
+        "acted": "carried out" if found.acted else "a dry run: nothing was done",
+        "about": list(found.subjects),
+        "decided from": found.given,
+        "answer": found.answer,
     }
-    yield Table(("", ""), tuple(facts.items()), words=("",))
-    yield from _tables("decided from", found.given)
-    yield from _tables("answer", found.answer)
-
-
-def _tables(title: str, value: Mapping[str, Any]) -> Iterator[Table]:
-    """Yield any JSON object as tables: first its plain values, then a table for each list of objects in it."""
-    nested = {key: each for key, each in value.items() if _is_table(each)}
-    plain = tuple((key, _plain(each)) for key, each in value.items() if key not in nested)
-    if plain:
-        yield Table(("", ""), plain, title, words=("",))
-    for key, rows in nested.items():
-        yield from _table(f"{title}: {key}", rows)
-
-
-def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
-    columns = tuple(dict.fromkeys(chain.from_iterable(rows)))
-    flat = tuple(name for name in columns if not any(_is_table(row.get(name)) for row in rows))
-    cells = tuple((str(place), *(_plain(row.get(name)) for name in flat)) for place, row in enumerate(rows, start=1))
-    yield Table(("#", *(name.upper().replace("_", " ") for name in flat)), cells, title, left=len(flat) + 1)
-    for place, row in enumerate(rows, start=1):
-        for name in columns:
-            if name not in flat and row.get(name):
-                yield from _table(f"{title} {place}: {name}", row[name])
-
-
-def _is_table(value: object) -> bool:
-    each_one = cast("list[object]", value) if isinstance(value, list) else []
-    return bool(each_one) and all(isinstance(each, dict) for each in each_one)
-
-
-def _plain(value: object) -> str:
-    match value:
-        case None:
-            return ""
-        case bool():
-            return "yes" if value else "no"
-        case float():
-            return f"{value:g}" if abs(value) < 1e6 else f"{value:.1f}"
-        case list():
-            return ", ".join(_plain(each) for each in cast("list[object]", value))
-        case dict():
-            return ", ".join(f"{key}: {_plain(each)}" for key, each in cast("dict[str, object]", value).items())
-        case _:
-            return str(value)
+    return yaml.safe_dump(facts, sort_keys=False, allow_unicode=True, width=PIPE_WIDTH).rstrip()

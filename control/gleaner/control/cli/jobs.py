@@ -150,45 +150,23 @@ def _act(verb: str, jobs: Sequence[int] | None, campaign: int | None, *, as_json
     with connect() as control:
         if campaign is not None:
             return Answer(getattr(control, f"{verb}_campaign")(campaign), as_json)
-
-        def look(job: int) -> JobRow:
-            return control.job(job).job
-
-        return one_by_one(jobs or (), getattr(control, verb), as_json=as_json, look=look if verb == "cancel" else None)
+        return one_by_one(jobs or (), getattr(control, verb), as_json=as_json)
 
 
-def one_by_one(
-    jobs: Sequence[int],
-    act: Callable[[int], JobRow],
-    *,
-    as_json: bool,
-    look: Callable[[int], JobRow] | None = None,
-) -> Answer:
-    """Call `act` for each job. A refusal for one job does not stop the others, but a lost connection does.
-
-    `look` is passed if an ended job needs no `act`. Such a job is shown unchanged, and is a failure only if it is the
-    only job.
-    """
+def one_by_one(jobs: Sequence[int], act: Callable[[int], JobRow], *, as_json: bool) -> Answer:
+    """Call `act` for each job. A refusal for one job does not stop the others, but a lost connection does."""
     done: list[JobRow] = []
     remarks: list[str] = []
-    code = ended = 0
+    code = 0
     for job in dict.fromkeys(jobs):
         try:
             done.append(act(job))
         except ClientError as failure:
+            remarks.append(about_job(job, failure))
+            code = max(code, exit_code_of(failure))
             if stops_all(failure):
-                remarks.append(about_job(job, failure))
-                return Answer(tuple(done), as_json, tuple(remarks), exit_code_of(failure))
-            row = _if_ended(job, failure, look)
-            if row is None:
-                remarks.append(about_job(job, failure))
-                code = max(code, exit_code_of(failure))
-            else:
-                done.append(row)
-                ended += 1
-                remarks.append(f"job {job} had ended already: {row.outcome}")
-    nothing_done = bool(ended) and ended == len(done)
-    return Answer(tuple(done), as_json, tuple(remarks), max(code, 1) if nothing_done else code)
+                break
+    return Answer(tuple(done), as_json, tuple(remarks), code)
 
 
 def stops_all(failure: ClientError) -> bool:
@@ -204,14 +182,3 @@ def about_job(job: int, failure: Exception) -> str:
     """
     said = str(failure)
     return said if re.search(rf"\bjob {job}\b", said) else f"job {job}: {said}"
-
-
-def _if_ended(job: int, failure: ClientError, look: Callable[[int], JobRow] | None) -> JobRow | None:
-    """Return the job unchanged if it was refused because it has ended, otherwise None."""
-    if look is None or failure.kind is not ErrorKind.CONFLICT:
-        return None
-    try:
-        row = look(job)
-    except ClientError:
-        return None
-    return row if row.state is State.COMPLETE else None

@@ -23,8 +23,7 @@ from rich.text import Text
 from gleaner.agent.common.allowed_urls import shown
 from gleaner.agent.common.quantities import in_words, memory_in_words, size
 from gleaner.agent.job_spec import JobSpec
-from gleaner.control.cli.output import Answer, Configuration, DryRun, DryRunJob
-from gleaner.control.cli.settings_toml import toml
+from gleaner.control.cli.output import Answer
 from gleaner.control.input_errors import one_line, visible
 from gleaner.control.models.agents import AgentRow
 from gleaner.control.models.campaigns import CampaignStatus, JobCounts
@@ -229,9 +228,6 @@ def _parts(value: object) -> Iterator[Table | str]:
     match value:
         case str():
             yield value
-        case DryRun():
-            yield Table.of(value.first, {"INDEX": "index", "RUNS": _command, "WITH": _environment})
-            yield f"{value.total} job{'s' if value.total > 1 else ''} in all; nothing was submitted"
         case Submitted():
             yield _submitted(value)
             if sys.stdout.isatty():
@@ -247,8 +243,6 @@ def _parts(value: object) -> Iterator[Table | str]:
             yield from _job(value)
         case ClusterStatus():
             yield from _cluster(value)
-        case Configuration():
-            yield toml(value)
         case tuple():
             yield from _rows(cast("tuple[object, ...]", value))
         case _:
@@ -280,12 +274,9 @@ def _next_steps(job: int, campaign: int | None) -> Iterator[str]:
     yield from (f"  glean {step}" for step in (alone if campaign is None else together))
 
 
-def _command(job: DryRunJob) -> str:
-    return shlex.join(job.command)
-
-
-def _environment(job: DryRunJob | JobSpec) -> str:
-    return shlex.join(f"{key}={value}" for key, value in job.environment.items())
+def environment(spec: JobSpec) -> str:
+    """Return the environment variables as a shell takes them."""
+    return shlex.join(f"{key}={value}" for key, value in spec.environment.items())
 
 
 def _state(row: JobRow) -> str:
@@ -334,7 +325,7 @@ def _job(detail: JobDetail) -> Iterator[Table | str]:
         "keeps": ", ".join(spec.outputs.keep) if spec.outputs is not None else "",
         "delivers": _delivery(detail),
         "image": "" if detail.image_id is None else f"{detail.image_id}, pushed by the group",
-        "with": _environment(spec),
+        "with": environment(spec),
         "needs": f"cpus {row.cpus}, memory {row.memory_mib} MiB{most}{stretch}; priority {row.priority}",
         "computed": "" if limit_s is None else f"{in_words(detail.counted_s)} of at most {in_words(limit_s)}",
         "writes": "" if disk_mib is None else f"at most {memory_in_words(disk_mib)}",

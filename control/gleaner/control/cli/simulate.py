@@ -8,6 +8,7 @@ import typer
 from gleaner.control.cli import render, simulate_replay, simulate_tune
 from gleaner.control.cli import simulate_options as options
 from gleaner.control.cli.output import Answer
+from gleaner.control.simulation.settings import SchedulerKind
 
 app = typer.Typer(no_args_is_help=True, help="Simulate agents or another scheduler on a cluster's accounting.")
 
@@ -83,6 +84,8 @@ def compare(
     with options.simulation_parts():
         from gleaner.control.simulation import run as experiment
         from gleaner.control.simulation.metrics import output
+        from gleaner.control.simulation.replay.in_order import targets_of
+        from gleaner.control.simulation.replay.omfs import entitled_units
         from gleaner.control.simulation.report import run_page
         from gleaner.control.simulation.scenario import read_scenario
 
@@ -90,6 +93,10 @@ def compare(
         cases = experiment.cases(settings, kinds, lengths_s)
         with render.steps("reading the trace, MiB") as draw:
             ground = experiment.prepare(settings, draw)
+        if SchedulerKind.SFS in kinds:  # a refusal comes before the first replay
+            targets_of(ground.workload, settings.scheduler.sfs)
+        if SchedulerKind.OMFS in kinds:
+            entitled_units(ground.workload, ground.machine, settings.scheduler.omfs)
         with render.steps("replaying") as draw:
             outcomes = experiment.run_all(cases, ground, draw)
         if report is not None:

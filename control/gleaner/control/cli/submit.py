@@ -22,9 +22,10 @@ from gleaner.control.campaigns.parameter_files import in_folder, read_rows
 from gleaner.control.cli import render
 from gleaner.control.cli.connect import connect
 from gleaner.control.cli.failures import BadInput, exit_code_of
-from gleaner.control.cli.output import Answer, AsJson, DryRun, DryRunJob
+from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.input_errors import InputError, one_line
 from gleaner.control.models.jobs import Submission, Submitted
+from gleaner.control.simulation.metrics.tables import Table
 
 Cpus: TypeAlias = Annotated[int | None, typer.Option(help="The cores of each job.  [default: 1]")]
 Memory: TypeAlias = Annotated[
@@ -124,10 +125,6 @@ def submit(
 
 def _dry_run(control: Client, wanted: Submission, *, as_json: bool) -> Answer:
     """Return the first jobs, and ask control what it would refuse, all but inputs that it has not been sent."""
-    first = [
-        DryRunJob(index, parameters, job.command, job.environment)
-        for index, parameters, job in wanted.first_jobs(FIRST_JOBS)
-    ]
     urls = tuple(one for one in wanted.job.inputs if isinstance(one, UrlInputSpec))
     asked = wanted.model_copy(update={"job": wanted.job.model_copy(update={"inputs": urls}), "dry_run": True})
     remark, code = "", 0
@@ -137,7 +134,20 @@ def _dry_run(control: Client, wanted: Submission, *, as_json: bool) -> Answer:
         if failure.kind not in {ErrorKind.CONFLICT, ErrorKind.INVALID}:
             raise
         remark, code = f"would be refused: {failure}", exit_code_of(failure)
-    return Answer(DryRun(tuple(first), wanted.count), as_json, (remark,) if remark else (), code)
+    first, remarks = tuple(wanted.first_jobs(FIRST_JOBS)), (remark,) if remark else ()
+    if as_json:
+        shown = [
+            {"index": index, "parameters": each, "command": job.command, "environment": job.environment}
+            for index, each, job in first
+        ]
+        return Answer({"first": shown, "total": wanted.count}, as_json, remarks, code)
+    columns: dict[str, Callable[[Any], object]] = {
+        "INDEX": lambda row: row[0],
+        "RUNS": lambda row: shlex.join(row[2].command),
+        "WITH": lambda row: render.environment(row[2]),
+    }
+    line = f"{wanted.count} job{'s' if wanted.count > 1 else ''} in all; nothing was submitted"
+    return Answer((Table.of(first, columns), line), as_json, remarks, code)
 
 
 def submit_with_inputs(control: Client, wanted: Submission, files: Sequence[FileToSend]) -> Submitted:

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from gleaner.agent.checkpoints.storage_root import StorageNumber
 from gleaner.control.control_state import WEB_STEP, ControlState, LoopFaults
 from gleaner.control.policy.entitlements_view import EntitlementsStatus
-from gleaner.control.queue import control_views
+from gleaner.control.queue import leader
 from gleaner.control.queue.database import snapshot
 from gleaner.control.slurm.snapshot import Snapshot
 
@@ -59,7 +59,7 @@ def write_view(state: ControlState, now_s: float) -> None:
     )
     packed = zstandard.ZstdCompressor().compress(_VIEWS.dump_json(view))
     with state.writing() as db:
-        control_views.put(db, packed, written_s=now_s)
+        leader.publish_view(db, packed, written_s=now_s)
 
 
 class Follower:
@@ -73,7 +73,7 @@ class Follower:
         """Copy the view if there is a new one. Raises `QueueError`."""
         state = self._state
         with snapshot(state.engine) as db:
-            packed = control_views.find(db, unlike_s=self._written_s)
+            packed = leader.find_view(db, unlike_s=self._written_s)
         if packed is None:
             return
         view = _VIEWS.validate_json(zstandard.ZstdDecompressor().decompress(packed))

@@ -14,7 +14,7 @@ from gleaner.control.daemon.loops import do_each
 from gleaner.control.models.base import replaced
 from gleaner.control.models.drains import DrainedJob, DrainPhase, DrainRow, DrainTask
 from gleaner.control.policy.draining import Deed, deed, obstacle
-from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.entitlements_view import JobClass
 from gleaner.control.queue import agents, decisions, drains, relocation
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.decisions import JobActions
@@ -107,8 +107,6 @@ class Drains:
     # ── the steps: each returns the request in its new state ──
 
     def _begin(self, drain: DrainRow, now_s: float) -> DrainRow:
-        if drain.task is DrainTask.RESUME and self._withdrew(drain, now_s):
-            return _over(drain, DrainPhase.RESUMED, "", now_s)
         if drain.task is DrainTask.RESUME:
             return self._take_back(drain, now_s)
         view = self._cluster.read_nodes(drain.nodes, now_s)
@@ -120,24 +118,6 @@ class Drains:
         with self._state.writing() as db:  # no mark of an earlier drain is left
             drains.set_back(db, drain.nodes, by="somebody else", before=drain.id, now_s=now_s)
         return replaced(drain, phase=DrainPhase.MARKING, said="")
-
-    def _withdrew(self, drain: DrainRow, now_s: float) -> bool:
-        """Withdraw drains that have not begun, whatever Slurm or its admin service answer.
-
-        Return True if this completes the request.
-        """
-        with self._state.writing() as db:
-            asked = {
-                node
-                for each in drains.withdrawable(db, before=drain.id)
-                if each.phase is DrainPhase.ASKED
-                for node in each.nodes
-            }
-            if not set(drain.nodes) <= asked - drains.drain_by_node(db).keys():
-                return False
-            drains.withdraw(db, drain.nodes, by=drain.by, before=drain.id, now_s=now_s)
-            drains.record_progress(db, _over(drain, DrainPhase.RESUMED, "", now_s))
-        return True
 
     def _take_back(self, drain: DrainRow, now_s: float) -> DrainRow:
         """Withdraw the drains that have not begun, and resume the nodes that are already drained.

@@ -20,6 +20,7 @@ from gleaner.control.policy.entitlements_view import (
     EntitlementRules,
     EntitlementsStatus,
     EntitlementView,
+    JobClass,
     RunningJob,
     Verdict,
     WaitingJob,
@@ -28,9 +29,7 @@ from gleaner.control.policy.entitlements_view import (
     as_input,
     entitlements,
 )
-from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.resources import Resources
-from gleaner.control.policy.subjects import slurm_subject
 from gleaner.control.queue import decisions
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.decisions import JobActions
@@ -211,7 +210,7 @@ class Entitlements:
             number = decisions.record(
                 db,
                 kind=kind,
-                subjects={slurm_subject(job): owners[job] for job in about},
+                subjects={f"slurm {job}": owners[job] for job in about},
                 policy=POLICY,
                 given=as_input(view),
                 answer=as_answer(decided),

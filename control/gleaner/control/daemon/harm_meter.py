@@ -6,7 +6,7 @@ agents after MinJobAge, five minutes by default.
 
 from gleaner.control.control_state import ControlState
 from gleaner.control.policy.harm import LONGEST_DELAY_S, RegularStart, delays
-from gleaner.control.queue import regular_delays
+from gleaner.control.queue import node_history
 from gleaner.control.slurm.agents_view import regular_nodes
 from gleaner.control.slurm.interface import Cluster
 from gleaner.control.slurm.snapshot import SlurmJob, Snapshot
@@ -63,4 +63,4 @@ class HarmMeter:
         )
         if found:
             with self._state.writing() as db:
-                regular_delays.record(db, found)
+                node_history.record_delays(db, found)

@@ -11,8 +11,7 @@ does not begin to lead, or stops leading.
 
 Lease time does not run while control is away. Every live agent gets a full lease when a program begins to lead, and
 after any gap in which this loop did not run, for example because the machine slept, the program was stopped, or the
-database was away. After such a gap, and after the clock was set, every wait is shortened to the longest that its rules
-allow.
+database was away.
 """
 
 import hashlib
@@ -24,7 +23,7 @@ import structlog
 
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.loops import do_each
-from gleaner.control.queue import agents, lanes, leader, node_health
+from gleaner.control.queue import agents, leader
 from gleaner.control.queue.database import BUSY_TIMEOUT_S, check_tables, snapshot, transaction
 from gleaner.control.queue.errors import NotLeading, QueueError, SchemaMismatch
 
@@ -105,8 +104,6 @@ class Leadership:
         with self._state.writing() as db:
             if self._last_s is None or not 0 <= now_s - self._last_s <= GAP_TICKS * self.tick_s:
                 agents.renew_leases(db, now_s=now_s, lease_s=queue.lease_s)
-                node_health.limit(db, now_s=now_s)
-                lanes.limit_pauses(db, now_s)
             overdue = agents.overdue(db, now_s=now_s)
 
         def expire(name: str) -> None:

@@ -10,7 +10,6 @@ from gleaner.control.control_state import ControlState
 from gleaner.control.hostlist import expanded
 from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.policy.rebalancing import POLICY, RebalancingView, Relocation, as_answer, as_input, decide
-from gleaner.control.policy.subjects import job_subject
 from gleaner.control.queue import decisions, queries, relocation
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.errors import Conflict
@@ -70,7 +69,7 @@ class Rebalancer:
                 number = decisions.record(
                     db,
                     kind=DecisionKind.MIGRATE,
-                    subjects={job_subject(move.job): None},
+                    subjects={f"job {move.job}": None},
                     policy=POLICY,
                     given=as_input(view),
                     answer=as_answer(move),

@@ -11,6 +11,7 @@ file.
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
@@ -24,7 +25,7 @@ from gleaner.control.daemon.loops import do_each
 from gleaner.control.queue import agents, attempt_reports, deliveries, tokens
 from gleaner.control.queue.attempt_reports import AttemptReport
 from gleaner.control.queue.database import snapshot
-from gleaner.control.queue.errors import Conflict, Invalid, NotFound, NotYours
+from gleaner.control.queue.errors import Conflict, Invalid, NotFound
 
 log = structlog.get_logger()
 
@@ -56,7 +57,8 @@ def take_spooled_reports(state: ControlState, now_s: float) -> int:
         except OSError as error:
             log.warning("reports on the storage have to wait", agent=agent, reason=str(error))
         else:
-            _remove_empty(folder)
+            with suppress(OSError):  # an agent was writing a file there, which an admin may want to see
+                folder.rmdir()
 
     do_each(folders, take)
     return sum(taken)
@@ -79,7 +81,7 @@ def _take_or_set_aside(state: ControlState, agent: str, file: Path, hashes: Sequ
         if not any(map(report.is_proved_by, hashes)):
             raise ValueError(f"it has no proof that {agent} has written it")
         taken = _take(state, agent, report, now_s)
-    except (Conflict, _TooLate) as refusal:
+    except Conflict as refusal:
         log.info("a report that waited on the storage came too late", agent=agent, reason=str(refusal))
     except (ValueError, KeyError, NotFound, Invalid) as error:
         _set_aside(state, file, str(error).splitlines()[0] if str(error) else type(error).__name__)
@@ -97,10 +99,6 @@ def _set_aside(state: ControlState, file: Path, reason: str) -> None:
     file.rename(place / f"{name}.json")
     atomic.sync_folder(place)
     log.warning("a report on the storage cannot be read: it is kept", file=str(place / f"{name}.json"), reason=reason)
-
-
-class _TooLate(Exception):
-    """Lines of output that would never be shown."""
 
 
 def _take(state: ControlState, agent: str, left: SpooledReport, now_s: float) -> int:
@@ -127,13 +125,8 @@ def _take(state: ControlState, agent: str, left: SpooledReport, now_s: float) ->
         raise ValueError(f"{left.path} is no report")
     job, attempt, kind = int(found.group(1)), int(found.group(2)), _REPORTS[found.group(3)]
     report, most_bytes = kind.model_validate_json(left.body), settings.queue.log_bytes_per_job
-    try:
-        with state.writing() as db:
-            attempt_reports.record_report(db, job, attempt, report, agent=agent, most_log_bytes=most_bytes, now_s=now_s)
-    except Invalid as error:
-        if kind is LogLines and not isinstance(error, NotYours):
-            raise _TooLate(str(error)) from error
-        raise
+    with state.writing() as db:
+        attempt_reports.record_report(db, job, attempt, report, agent=agent, most_log_bytes=most_bytes, now_s=now_s)
     log.info("took a report that waited on the storage", agent=agent, report=left.path)
     return 1
 
@@ -145,10 +138,3 @@ _REPORTS: dict[str, type[AttemptReport]] = {
     "return": Returned,
     "log": LogLines,
 }
-
-
-def _remove_empty(folder: Path) -> None:
-    try:
-        folder.rmdir()
-    except OSError:
-        return  # an agent was writing a file there, which an admin may want to see

@@ -28,10 +28,6 @@ def run(settings: Settings, *, with_parent: bool = False) -> None:
         state.engine.dispose()
 
 
-class PeoplesDoorEnded(QueueError):
-    """The process of the people's port has ended by itself."""
-
-
 class WebProcess:
     """The people's port as a child process of the control program, for the demo and small sites."""
 
@@ -39,12 +35,12 @@ class WebProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def keep(self, _now_s: float) -> None:
-        """Start the process, unless it runs. Raises `PeoplesDoorEnded` if it ran before."""
+        """Start the process, unless it runs. Raises `QueueError` if it ran before."""
         status = None if self._process is None else self._process.poll()
         if self._process is None or status is not None:
             self._process = subprocess.Popen(COMMAND)
         if status is not None:
-            raise PeoplesDoorEnded(f"its process has ended, with status {status}")
+            raise QueueError(f"the process of the people's port has ended, with status {status}")
 
     def end(self) -> None:
         """End the process, and wait a short time for its remaining answers."""

@@ -47,9 +47,6 @@ class DrainPhase(StrEnum):
     """Another person or program has resumed a node meanwhile."""
 
 
-OVER = (DrainPhase.EMPTY, DrainPhase.LOOKED, DrainPhase.REFUSED, DrainPhase.RESUMED, DrainPhase.STOPPED)
-
-
 class DrainRequest(Shape):
     """Nodes to drain, in the notation of Slurm's lists: `node[1-3]`."""
 
@@ -106,4 +103,4 @@ class DrainRow(Reply):
     @property
     def is_over(self) -> bool:
         """Return True if the request is finished."""
-        return self.phase in OVER
+        return self.ended_s is not None

@@ -67,3 +67,10 @@ class TokenRow(IssuedToken):
 
     session_of: str = ""
     """The token behind a session, or `munge`. Empty: the row is a token."""
+
+
+class WebCode(Reply):
+    """A code that signs a browser in to the web page. It can be used once, within a minute."""
+
+    code: str
+    expires_s: float

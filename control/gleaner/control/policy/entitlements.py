@@ -77,6 +77,7 @@ from gleaner.control.policy.entitlements_view import (
     Decision,
     EntitlementRules,
     EntitlementView,
+    JobClass,
     RunningJob,
     Verdict,
     WaitingJob,
@@ -84,7 +85,6 @@ from gleaner.control.policy.entitlements_view import (
     as_answer,
     view_of,
 )
-from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.resources import NOTHING, Resources
 
 POLICY = "entitlements"

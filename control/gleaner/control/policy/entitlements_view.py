@@ -5,17 +5,26 @@ Both are plain values that can be written as JSON, so that a decision can be sto
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.resources import Resources
-from gleaner.control.policy.subjects import slurm_subject
 
 AGENTS = "gleaner's agents"
 """The owner of our agents in a view."""
+
+
+class JobClass(IntEnum):
+    """The class of a job, as its owner declares it (OMFS, section II). The numbers are those of traces."""
+
+    NON_PREEMPTIBLE = 0
+    """The job runs to its end."""
+    PREEMPTIBLE = 1
+    """The job can be killed, and then starts from the beginning."""
+    CHECKPOINTABLE = 2
+    """The job can be saved, and then continues from its checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +159,10 @@ def as_input(view: EntitlementView) -> dict[str, Any]:
 
 def as_answer(decisions: tuple[Decision, ...]) -> dict[str, Any]:
     """Return the decisions as plain JSON, with a sentence for each job that they concern."""
-    because = {slurm_subject(decision.job): decision.why for decision in decisions}
+    because = {f"slurm {decision.job}": decision.why for decision in decisions}
     for decision in decisions:
         why = f"it is preempted for job {decision.job}: {decision.why}"
-        because |= {slurm_subject(victim): why for victim in decision.victims}
+        because |= {f"slurm {victim}": why for victim in decision.victims}
     return {"decisions": _DECISIONS.dump_python(decisions, mode="json"), "because": because}
 
 

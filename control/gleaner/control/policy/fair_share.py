@@ -18,8 +18,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gleaner.control.policy.subjects import job_subject
-
 POLICY = "fairshare"
 
 TURNS_KEPT = 16
@@ -118,7 +116,7 @@ class Book:
             self._turns.append({"free_cpus": free_cpus, "firsts": [asdict(each) for each in among]})
             if len(among) > 1:
                 self.starts.append(first.job)
-                self._because[job_subject(first.job)] = self._reason(first, among)
+                self._because[f"job {first.job}"] = self._reason(first, among)
         self._holds_cpus[first.group] = self._holds_cpus.get(first.group, 0) + first.cpus
 
     def input_json(self) -> dict[str, Any]:

@@ -29,8 +29,6 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from gleaner.control.policy.subjects import job_subject
-
 POLICY = "moving"
 Algorithm = Literal["compaction", "priorities"]
 
@@ -225,7 +223,7 @@ def as_answer(move: Relocation | None) -> dict[str, Any]:
     """Return the migration as plain JSON, with a sentence for its job."""
     if move is None:
         return {"move": None, "because": {}}
-    return {"move": _MOVES.dump_python(move, mode="json"), "because": {job_subject(move.job): move.why}}
+    return {"move": _MOVES.dump_python(move, mode="json"), "because": {f"job {move.job}": move.why}}
 
 
 def replay(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -159,17 +159,10 @@ def _take_unnamed(db: Connection, name: str, named: Sequence[AttemptRef], *, bef
     here = select(JOB.c.id, JOB.c.attempt).join_from(
         JOB, ATTEMPT, (ATTEMPT.c.job == JOB.c.id) & (ATTEMPT.c.attempt == JOB.c.attempt)
     )
-    old = here.where(JOB.c.agent == name, ATTEMPT.c.claimed_s <= before_s)
-    keys = {(each.job, each.attempt) for each in named}
-    if all((row.id, row.attempt) in keys for row in db.execute(old)):
-        return
-    for row in running_on(db, name):
-        if (row.id, row.attempt) in keys:
-            continue
-        claimed_s = db.execute(
-            select(ATTEMPT.c.claimed_s).where(ATTEMPT.c.job == row.id, ATTEMPT.c.attempt == row.attempt)
-        ).scalar_one()
-        if claimed_s <= before_s:
+    old = db.execute(here.where(JOB.c.agent == name, ATTEMPT.c.claimed_s <= before_s))
+    unnamed = {(row.id, row.attempt) for row in old} - {(each.job, each.attempt) for each in named}
+    for row in running_on(db, name) if unnamed else ():
+        if (row.id, row.attempt) in unnamed:
             give_up(db, row, Ending.FORGOTTEN, now_s=now_s, detail=f"{name} lives but does not know of it")
 
 

@@ -9,7 +9,6 @@ import secrets
 import shutil
 import sqlite3
 import subprocess
-import time
 from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -26,8 +25,7 @@ from gleaner.control.queue.errors import QueueError
 from gleaner.control.queue.tables import METADATA
 
 LONGEST_S = 3600.0
-"""The longest time for a copy, and for one of PostgreSQL's programs."""
-COPY_PAGES = 1000
+"""The longest time for one of PostgreSQL's programs."""
 NAMED_AT_MOST = 5
 """The greatest number of tables that an error message lists."""
 _CORE = {"leader", "job", "attempt"}
@@ -152,22 +150,16 @@ def _file_of(engine: Engine) -> Path:
 
 
 def _copy_sqlite(source: Path, into: Path) -> None:
-    """Copy a database to which other programs may write. Raises `BackupFailed` if it is damaged or takes too long.
+    """Copy a database to which other programs may write. Raises `BackupFailed` if it is damaged.
 
     The copy is one read transaction, because SQLite would otherwise restart it at each write by another program.
     """
-    give_up_s = time.monotonic() + LONGEST_S
-
-    def check_time(_status: int, _left: int, _all: int) -> None:
-        if time.monotonic() > give_up_s:
-            raise BackupFailed(f"{source} could not be copied within {LONGEST_S:.0f} s")
-
     read_only = sqlite3.connect(f"file:{source}?mode=ro", uri=True, isolation_level=None)
     try:
         with closing(read_only) as old, closing(sqlite3.connect(into)) as new:
             old.execute("BEGIN")
             old.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            old.backup(new, pages=COPY_PAGES, progress=check_time)
+            old.backup(new)
             new.execute("PRAGMA journal_mode=DELETE")  # otherwise the copy would consist of three files
             found = str(new.execute("PRAGMA quick_check(1)").fetchone()[0])
     except sqlite3.Error as error:

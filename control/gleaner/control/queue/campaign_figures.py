@@ -12,8 +12,7 @@ from sqlalchemy import Connection, RowMapping, and_, case, func, select
 from gleaner.control.models.campaigns import CampaignDetail, CampaignRow, FailureCause
 from gleaner.control.policy.expected_end import RECENT_S, expected_end
 from gleaner.control.queue import logs
-from gleaner.control.queue.node_history import report_rows
-from gleaner.control.queue.node_losses import IS_LOST
+from gleaner.control.queue.node_history import IS_LOST, report_rows
 from gleaner.control.queue.queries import COUNTED, find_campaign, sums_of
 from gleaner.control.queue.tables import ATTEMPT, JOB, SPEC
 from gleaner.control.states import Outcome

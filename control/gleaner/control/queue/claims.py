@@ -41,7 +41,6 @@ from gleaner.control.models.decisions import DecisionKind
 from gleaner.control.policy import fair_share, returns
 from gleaner.control.policy.fair_share import Book, First, Shares
 from gleaner.control.policy.quotas import Allowance
-from gleaner.control.policy.subjects import job_subject
 from gleaner.control.queue import attempts, decisions, lanes, node_health
 from gleaner.control.queue.errors import Conflict, NotFound
 from gleaner.control.queue.tables import AGENT, CHECKPOINT, JOB, LANE, NODE, PAUSE, SPEC, STORED_IMAGE, WAITS, Phase
@@ -138,6 +137,10 @@ AND lane.only_on IN ('', agent.node) AND (
 agent."""
 
 
+_SAVED = [name for name in Checkpoint.model_fields if name != "chain"]
+"""The facts of a checkpoint that an agent needs to continue from it."""
+
+
 def _front(lane: Any, limit: Any) -> Select[*tuple[Any, ...]]:
     """Return the first waiting jobs of a lane, locked, with all facts that an assignment contains."""
     return (
@@ -153,13 +156,7 @@ def _front(lane: Any, limit: Any) -> Select[*tuple[Any, ...]]:
             JOB.c.priority,
             JOB.c.state,
             JOB.c.from_attempt,
-            JOB.c.from_number,
-            CHECKPOINT.c.digest,
-            CHECKPOINT.c.size_bytes,
-            CHECKPOINT.c.log_lines,
-            CHECKPOINT.c.open_lines,
-            CHECKPOINT.c.has_memory,
-            CHECKPOINT.c.silent_s,
+            *(CHECKPOINT.c[name].label(f"saved_{name}") for name in _SAVED),
             SPEC.c.document,
             SPEC.c.image_id,
             SPEC.c.inputs,
@@ -217,19 +214,9 @@ very first job, by the order of several submitters, is opened at once, because m
 for each of its first jobs."""
 
 
-def equal_shares(_db: Connection) -> Shares:
-    """Return no targets, so that groups take turns by the order of all jobs."""
-    return Shares()
-
-
 def no_limits(_db: Connection, _groups: Collection[str]) -> Allowance:
     """Return an allowance without limits."""
     return Allowance()
-
-
-def always() -> bool:
-    """Return True, so that every decision is recorded."""
-    return True
 
 
 def claim(
@@ -238,8 +225,8 @@ def claim(
     ask: ClaimRequest,
     *,
     now_s: float,
-    shares: Callable[[Connection], Shares] = equal_shares,
-    may_record: Callable[[], bool] = always,
+    shares: Callable[[Connection], Shares] = lambda _db: Shares(),
+    may_record: Callable[[], bool] = lambda: True,
     limits: Callable[[Connection, Collection[str]], Allowance] = no_limits,
 ) -> Assignments:
     """Assign to the agent as many waiting jobs as fit into its free room, each under a new attempt.
@@ -280,7 +267,7 @@ def claim(
         decisions.record(
             db,
             kind=DecisionKind.START,
-            subjects=dict.fromkeys(map(job_subject, book.starts)),
+            subjects={f"job {job}": None for job in book.starts},
             policy=fair_share.POLICY,
             given={"agent": agent, "node": asking.node} | book.input_json(),
             answer=book.answer(),
@@ -365,16 +352,7 @@ def _assignment(row: Any, lane: Any, counted_s: float) -> Assignment:
     spec = row.document.resolved(job=row.id, campaign=row.campaign, index=row.run, parameters=row.parameters)
     checkpoint = None
     if row.from_attempt is not None:
-        checkpoint = Checkpoint(
-            attempt=row.from_attempt,
-            number=row.from_number,
-            digest=row.digest,
-            size_bytes=row.size_bytes,
-            log_lines=row.log_lines,
-            open_lines=row.open_lines,
-            has_memory=row.has_memory,
-            silent_s=row.silent_s,
-        )
+        checkpoint = Checkpoint.model_validate({name: getattr(row, f"saved_{name}") for name in _SAVED})
     limit_s = spec.compute_limit_s
     return Assignment(
         job=row.id,

@@ -60,8 +60,13 @@ def take(db: Connection, agent: str, *, lease_s: float, most_failures: int, now_
     """
     if not db.execute(select(exists().where(AGENT.c.name == agent, AGENT.c.phase == Phase.LIVE))).scalar_one():
         raise Conflict(f"agent {agent} may not deliver: it is not live")
-    due = select(DELIVERY, JOB.c.output_digest).join(JOB, JOB.c.id == DELIVERY.c.job)
-    due = due.where(_IS_OPEN, DELIVERY.c.due_s <= now_s).order_by(DELIVERY.c.due_s, DELIVERY.c.job)
+    run = JOB.c.index.label("run")
+    whole = (
+        select(DELIVERY, JOB.c.group, run, JOB.c.parameters, JOB.c.output_digest, JOB.c.campaign, SPEC.c.document)
+        .join_from(DELIVERY, JOB, JOB.c.id == DELIVERY.c.job)
+        .join(SPEC, SPEC.c.id == JOB.c.spec)
+    )
+    due = whole.where(_IS_OPEN, DELIVERY.c.due_s <= now_s).order_by(DELIVERY.c.due_s, DELIVERY.c.job)
     while row := db.execute(due.limit(1).with_for_update(skip_locked=True, of=DELIVERY)).one_or_none():
         if row.output_digest is None:
             _give_up(db, row, "its result was removed", now_s=now_s)
@@ -73,17 +78,7 @@ def take(db: Connection, agent: str, *, lease_s: float, most_failures: int, now_
                 continue
             taken |= {"failures": row.failures + 1, "problem": UNHEARD}
         _change(db, row.job, taken)
-        columns = (
-            DELIVERY,
-            JOB.c.group,
-            JOB.c.index.label("run"),
-            JOB.c.parameters,
-            JOB.c.output_digest,
-            JOB.c.campaign,
-            SPEC.c.document,
-        )
-        whole = select(*columns).join_from(DELIVERY, JOB, JOB.c.id == DELIVERY.c.job)
-        return db.execute(whole.join(SPEC, SPEC.c.id == JOB.c.spec).where(DELIVERY.c.job == row.job)).one()
+        return db.execute(whole.where(DELIVERY.c.job == row.job)).one()
     return None
 
 

@@ -160,22 +160,15 @@ def _name(db: Connection, image: ImageRow) -> None:
 
 def remove(db: Connection, group: str, name: str) -> None:
     """Remove the name. Raises `NotFound`, and `Conflict` while an unended job of the group needs the image."""
+    # Locked first, so that a concurrent submission waits, or is counted.
+    db.execute(select(IMAGE.c.name).where(_is(group, name)).with_for_update())
     found = row(db, group, name)
-    db.execute(delete(IMAGE).where(_is(group, name)))  # first, so that a concurrent submission waits, or is counted
-    if jobs := unended_jobs(db, group, found.image_id):
-        raise Conflict(
-            f"image {found.name} cannot be removed: {jobs} unended {'jobs need' if jobs > 1 else 'job needs'} it;"
-            " wait for them, or cancel them"
-        )
+    if found.jobs:
+        need = "jobs need" if found.jobs > 1 else "job needs"
+        line = f"{found.jobs} unended {need} it; wait for them, or cancel them"
+        raise Conflict(f"image {found.name} cannot be removed: {line}")
+    db.execute(delete(IMAGE).where(_is(group, name)))
     _forget_unneeded(db)
-
-
-def unended_jobs(db: Connection, group: str, image_id: str) -> int:
-    """Return the number of unended jobs that were submitted with the image, of the group or (`*`) of all groups."""
-    needed = select(func.count()).select_from(JOB).join(SPEC, SPEC.c.id == JOB.c.spec)
-    if group != EVERYBODY:
-        needed = needed.where(JOB.c.group == group)
-    return db.execute(needed.where(quota_checks.UNENDED, SPEC.c.image_id == image_id)).scalar_one()
 
 
 def _forget_unneeded(db: Connection) -> None:

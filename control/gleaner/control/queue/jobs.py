@@ -1,5 +1,8 @@
 """Jobs as people submit and change them: submission, hold, release, a new priority, cancellation.
 
+A user who repeats a submission with its key within a day gets the first answer again. The key and its answer are stored
+in the transaction of the submission, so neither a crash nor a second program can submit the jobs twice.
+
 A change applies to one job, or to all jobs of a campaign. Each function works in the caller's transaction and raises
 `NotFound`, `Conflict` or `Invalid`. An exception undoes the transaction, so nothing has changed then. The event of each
 change names the person who made it, if the caller knows.
@@ -7,11 +10,12 @@ change names the person who made it, if the caller knows.
 
 import math
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
-from sqlalchemy import Connection, Integer, and_, cast, func, insert, literal, null, select, update
+from sqlalchemy import Connection, Integer, and_, cast, delete, func, insert, literal, null, select, tuple_, update
 from sqlalchemy.sql import ColumnElement
 
 from gleaner.agent.common import allowed_urls, placeholders
@@ -24,11 +28,20 @@ from gleaner.control.queue import attempts, campaign_rules, images, inputs, lane
 from gleaner.control.queue.database import allow_whole_campaign
 from gleaner.control.queue.errors import Conflict, Invalid
 from gleaner.control.queue.quota_checks import check_submission
-from gleaner.control.queue.tables import CAMPAIGN, JOB, LANE, SPEC, LaneWish
-from gleaner.control.queue.transitions import lock, make_for_all, make_transition, put_on_hold, record, record_all
+from gleaner.control.queue.tables import CAMPAIGN, JOB, LANE, SPEC, SUBMISSION_KEY, LaneWish
+from gleaner.control.queue.transitions import (
+    insert_unless_there,
+    lock,
+    make_for_all,
+    make_transition,
+    put_on_hold,
+    record,
+    record_all,
+)
 from gleaner.control.states import Outcome, State, Transition
 
 HELD_AT_SUBMISSION = "submitted so"
+KEEP_KEYS_S = 24 * 3600.0
 NO_QUOTAS = QuotaRules()
 
 
@@ -53,27 +66,15 @@ class SubmissionRules:
     """A function that returns the stored bytes of each group and user. It is called only if a quota limits them."""
 
 
-def mounts_refused(wanted: Iterable[str], allowed: Sequence[str]) -> str:
-    """Return, for people, the folders that cannot be mounted here and those that can, or "" if all of them can.
-
-    >>> mounts_refused(["/data"], ["/cvmfs/a", "/cvmfs/b"])
-    '/data is not among the folders that jobs may mount here: /cvmfs/a, /cvmfs/b'
-    """
-    for folder in wanted:
-        if folder not in allowed:
-            if not allowed:
-                return f"jobs may mount no folder here, not {folder} either: an admin allows some in [inputs] mounts"
-            return f"{folder} is not among the folders that jobs may mount here: {', '.join(allowed)}"
-    return ""
-
-
 def check_places(spec: JobSpec, group: str, *, rules: SubmissionRules) -> None:
     """Check the folders and URLs that a job reads, and its target.
 
     Raises `Invalid` for a folder, and `Conflict` for a URL, that the site does not allow.
     """
-    if why := mounts_refused(spec.mounts, rules.mounts):
-        raise Invalid(f"job.mounts: {why}")
+    for folder in spec.mounts:
+        if folder not in rules.mounts:
+            allowed = ", ".join(rules.mounts) or "none, until an admin allows some in [inputs] mounts"
+            raise Invalid(f"job.mounts: {folder} is not among the folders that jobs may mount here: {allowed}")
     for one in spec.inputs:
         if isinstance(one, UrlInputSpec) and (why := allowed_urls.refusal(one.url, rules.urls)):
             raise Conflict(f"the input {one.name}: {why}")
@@ -99,7 +100,8 @@ def submit(
     """
     spec = accepted(submission.job, rules)
     check_places(spec, group, rules=rules)
-    check_quotas(db, rules, group, submitter, jobs=submission.count, size=(spec.cpus, spec.memory_mib))
+    size = (spec.cpus, spec.memory_mib)
+    check_submission(db, rules.quotas, rules.stored_bytes, (group, submitter), jobs=submission.count, size=size)
     taken = inputs.take_for_spec(db, group, spec.inputs, now_s=now_s)
     if submission.dry_run:
         return Submitted(campaign=None, jobs=())
@@ -143,17 +145,6 @@ def submit(
         record_all(db, JOB.c.campaign == campaign, "submit", now_s=now_s, detail=_signed(submitter))
         campaign_rules.open_jobs(db, campaign)
     return Submitted(campaign=campaign, jobs=tuple(jobs))
-
-
-def check_quotas(
-    db: Connection, rules: SubmissionRules, group: str, submitter: str, *, jobs: int, size: tuple[int, int]
-) -> None:
-    """Raise `OverQuota` if this many more jobs of that size (cores, memory) exceed a quota."""
-    has_bytes: Mapping[Whose, int] = {}
-    if rules.stored_bytes is not None and rules.quotas.any_stored:
-        has_bytes = rules.stored_bytes(db)
-    whose = {"group": group, "submitter": submitter}
-    check_submission(db, rules.quotas, **whose, jobs=jobs, size=size, has_bytes=has_bytes)
 
 
 def accepted(spec: JobSpec, rules: SubmissionRules) -> JobSpec:
@@ -306,3 +297,34 @@ def memory_range_mib(db: Connection, job: int) -> tuple[int, int | None]:
     """Return the job's memory, and the most that it can grow to. None means that its memory is fixed."""
     now = select(LANE.c.memory_mib).join(JOB, LANE.c.id == JOB.c.lane).where(JOB.c.id == job)
     return int(db.execute(now).scalar_one()), spec_of(db, job).most_memory_mib
+
+
+def take_key(db: Connection, user: str, key: str, submission: Submission, *, now_s: float) -> Submitted | None:
+    """Reserve the key for this submission, or return the stored answer if the submission has been made before.
+
+    The function waits for another transaction that has reserved the key. Raises `Conflict` if the key belongs to
+    another submission.
+    """
+    digest = sha256(submission.model_dump_json().encode()).hexdigest()
+    mine = {"user": user, "key": key, "digest": digest, "at_s": now_s}
+    taken = insert_unless_there(db, SUBMISSION_KEY).values(mine).returning(SUBMISSION_KEY.c.key)
+    if db.execute(taken).one_or_none() is not None:
+        return None
+    wanted = SUBMISSION_KEY.c.user == user, SUBMISSION_KEY.c.key == key
+    row = db.execute(select(SUBMISSION_KEY.c.digest, SUBMISSION_KEY.c.answer).where(*wanted)).one()
+    if row.digest != digest:
+        raise Conflict("this Idempotency-Key came with another submission: send a new key")
+    return typing.cast("Submitted", row.answer)
+
+
+def keep_answer(db: Connection, user: str, key: str, answer: Submitted) -> None:
+    """Store the answer, in the transaction that has reserved the key."""
+    mine = SUBMISSION_KEY.c.user == user, SUBMISSION_KEY.c.key == key
+    db.execute(update(SUBMISSION_KEY).where(*mine).values(answer=answer))
+
+
+def remove_old_keys(db: Connection, *, now_s: float, at_most: int) -> int:
+    """Remove the keys that are older than a day. Return how many."""
+    some = tuple_(*SUBMISSION_KEY.primary_key)
+    old = select(*SUBMISSION_KEY.primary_key).where(SUBMISSION_KEY.c.at_s < now_s - KEEP_KEYS_S).limit(at_most)
+    return db.execute(delete(SUBMISSION_KEY).where(some.in_(old))).rowcount

@@ -32,7 +32,7 @@ from sqlalchemy import (
 )
 
 from gleaner.agent.messages import ReturnReason
-from gleaner.control.policy.retries import LONGEST_ELSEWHERE_S, LONGEST_PAUSE_S
+from gleaner.control.policy.retries import LONGEST_ELSEWHERE_S
 from gleaner.control.queue import attempts
 from gleaner.control.queue.tables import (
     AGENT,
@@ -289,12 +289,6 @@ def wake(db: Connection, now_s: float) -> None:
 def is_pause_over(db: Connection, now_s: float) -> bool:
     """Return True if the pause of any job is over."""
     return db.execute(select(PAUSE.c.job).where(PAUSE.c.wakes_s <= now_s).limit(1)).one_or_none() is not None
-
-
-def limit_pauses(db: Connection, now_s: float) -> None:
-    """Shorten each pause that is longer than the maximum, which happens when the clock has been set back."""
-    most_s = max(LONGEST_PAUSE_S, LONGEST_ELSEWHERE_S)
-    db.execute(update(PAUSE).where(PAUSE.c.wakes_s > now_s + most_s).values(wakes_s=now_s))
 
 
 def paused_until(db: Connection, job: int) -> float | None:

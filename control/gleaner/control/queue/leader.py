@@ -25,6 +25,8 @@ from sqlalchemy import (
     bindparam,
     case,
     cast,
+    delete,
+    insert,
     or_,
     select,
     update,
@@ -33,7 +35,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import BigInteger
 
-from gleaner.control.queue.tables import LEADER
+from gleaner.control.queue.tables import CONTROL_VIEW, LEADER
 from gleaner.control.queue.transitions import insert_unless_there
 
 TERMS_AHEAD = 10
@@ -141,3 +143,15 @@ def resign(db: Connection, holder: str) -> None:
 def try_write(db: Connection) -> None:
     """Write the row with unchanged values, to check that the database accepts writes. No term is needed."""
     db.execute(update(LEADER).values(until_s=LEADER.c.until_s))
+
+
+def publish_view(db: Connection, packed: bytes, *, written_s: float) -> None:
+    """Replace what the leader's loops show to people. `control_view` packs and unpacks it."""
+    db.execute(delete(CONTROL_VIEW))
+    db.execute(insert(CONTROL_VIEW).values(id=1, written_s=written_s, packed=packed))
+
+
+def find_view(db: Connection, *, unlike_s: float | None) -> bytes | None:
+    """Return the published view. Return None if there is none, or if it was written at `unlike_s`."""
+    row = db.execute(select(CONTROL_VIEW.c.packed).where(CONTROL_VIEW.c.written_s.is_distinct_from(unlike_s)))
+    return row.scalar_one_or_none()

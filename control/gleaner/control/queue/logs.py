@@ -9,7 +9,7 @@ in the order in which `read_all` shows them (see also `retention`). The remainin
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection, LargeBinary, Select, and_, bindparam, case, cast, delete, func, or_, select, update
@@ -111,10 +111,8 @@ def read(db: Connection, job: int, first: int, limit: int) -> LogPage:
 
     A line that never arrived, although a later one did, is `MISSING`.
     """
-    state = db.execute(select(JOB.c.state).where(JOB.c.id == job)).scalar_one_or_none()
-    if state is None:
-        raise NotFound(f"there is no job {job}")
-    shown = list(_shown(db.execute(_FROM, {"job_": job}).all()))
+    state = _state(db, job)
+    shown = _shown(db, job)
     first = max(first, _first_left(shown, _trimmed(db, job)))
     lines: list[str] = []
     more = False
@@ -132,7 +130,7 @@ def read(db: Connection, job: int, first: int, limit: int) -> LogPage:
 
 def last_number(db: Connection, job: int) -> int | None:
     """Return the number of the last line that `read` would show, or None if there is none."""
-    visible = _visible(job, list(_shown(db.execute(_FROM, {"job_": job}).all())), 0)
+    visible = _visible(job, _shown(db, job), 0)
     if visible is None:
         return None
     found: int | None = db.execute(select(func.max(LOG.c.number)).where(visible)).scalar_one()
@@ -141,7 +139,7 @@ def last_number(db: Connection, job: int) -> int | None:
 
 def find(db: Connection, job: int, text: str, at_most: int) -> list[tuple[int, str]]:
     """Return the last lines with this text, among those that `read` would show, each with its number."""
-    visible = _visible(job, list(_shown(db.execute(_FROM, {"job_": job}).all())), 0)
+    visible = _visible(job, _shown(db, job), 0)
     if visible is None:
         return []
     rows = select(LOG.c.number, LOG.c.line).where(visible, LOG.c.line.icontains(text, autoescape=True))
@@ -163,9 +161,7 @@ def read_all(db: Connection, job: int, first: int, limit: int) -> LogPage:
 
     `first` counts these lines. The page begins with the first line that still exists.
     """
-    state = db.execute(select(JOB.c.state).where(JOB.c.id == job)).scalar_one_or_none()
-    if state is None:
-        raise NotFound(f"there is no job {job}")
+    state = _state(db, job)
     trimmed = _trimmed(db, job)
     gone = trimmed.lines if trimmed else 0
     first = max(first, gone)
@@ -193,18 +189,25 @@ def _answer(first: int, lines: Sequence[str], state: State, *, more: bool) -> Lo
     return LogPage(first=first, lines=tuple(lines), next=following, ended=state is State.COMPLETE and not more)
 
 
-def _shown(attempts: Sequence[Any]) -> Iterator[tuple[int, int, int | None]]:
-    """Yield for each attempt its number and the range of lines shown, from the latest attempt back to the first.
+def _state(db: Connection, job: int) -> State:
+    state: State | None = db.execute(select(JOB.c.state).where(JOB.c.id == job)).scalar_one_or_none()
+    if state is None:
+        raise NotFound(f"there is no job {job}")
+    return state
+
+
+def _shown(db: Connection, job: int) -> list[tuple[int, int, int | None]]:
+    """Return for each attempt its number and the range of lines shown, from the latest attempt back to the first.
 
     The range is the first number and the number before which it ends, which is None for the latest attempt.
     """
     ceiling: int | None = None
-    for attempt, low in attempts:
+    shown: list[tuple[int, int, int | None]] = []
+    for attempt, low in db.execute(_FROM, {"job_": job}):
         if ceiling is None or low < ceiling:
-            yield attempt, low, ceiling
+            shown.append((attempt, low, ceiling))
             ceiling = low
-        if ceiling == 0:
-            return
+    return shown
 
 
 def _trimmed(db: Connection, job: int) -> Any:

@@ -107,13 +107,6 @@ def distrusted_nodes(db: Connection) -> dict[str, DistrustedNode]:
     return {name: DistrustedNode(*rest) for name, *rest in rows}
 
 
-def limit(db: Connection, *, now_s: float) -> None:
-    """Shorten exclusions to the longest one, because a clock that was set back would make them longer."""
-    longest_s = {"failing_since_s": 0.0, "excluded_at_s": 0.0, "excluded_until_s": returns.LONGEST_EXCLUSION_S}
-    for name, most_s in longest_s.items():
-        db.execute(update(NODE).where(NODE.c[name] > now_s + most_s).values({name: now_s}))
-
-
 def forget(db: Connection, node: str) -> bool:
     """Use a repaired node again at once. Return True if it had failures."""
     mine = update(NODE).where(NODE.c.name == node, or_(NODE.c.faults > 0, _IS_WRONG))

@@ -49,6 +49,7 @@ from gleaner.control.states import Outcome, State, Transition
 FIRST_EVENTS, NEWEST_EVENTS = 50, 450
 """The number of a job's events that are shown and kept."""
 RESULTS_AT_ONCE = 1000
+_UNSAVED = (*attempts.SAVE_FAILURES, ReturnReason.TOO_LATE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,7 @@ def job_detail(db: Connection, job: int, *, keep_s: float | None = None) -> JobD
     reruns = [place for place, event in enumerate(events) if event.what == event_name(Transition.RERUN)]
     of_this_run = events[max(reruns, default=0) :]
     ended = next((each for each in reversed(slices) if each.ending is not None), None)
+    has_failed = ended and ended.ending == Ending.FAILED and row.state is not State.COMPLETE
     return JobDetail.model_validate(
         {
             **more,
@@ -130,9 +132,9 @@ def job_detail(db: Connection, job: int, *, keep_s: float | None = None) -> JobD
             "job": row,
             "counted_s": attempts.counted_s(db, [job]).get(job, 0.0),
             "failed_because": next((event.detail for event in reversed(of_this_run) if event.what == "fail"), None),
-            "last_failure": _last_failure(row, ended),
+            "last_failure": ended.detail if has_failed and ended else None,
             "waits_because": None,
-            "unsaved_because": _unsaved_because(ended),
+            "unsaved_because": ended.detail if ended and ended.why in _UNSAVED else None,
             "not_saved_because": _not_saved_because(events) if row.state is State.RUNNING else None,
             "attempts": slices,
             "events": events,
@@ -144,18 +146,6 @@ def job_detail(db: Connection, job: int, *, keep_s: float | None = None) -> JobD
 def _attempts(db: Connection, job: int) -> Iterator[AttemptRow]:
     found = select(ATTEMPT).where(ATTEMPT.c.job == job).order_by(ATTEMPT.c.attempt)
     return (AttemptRow(**row) for row in db.execute(found).mappings())
-
-
-def _last_failure(row: JobRow, ended: AttemptRow | None) -> str | None:
-    if ended is None or ended.ending != Ending.FAILED or row.state is State.COMPLETE:
-        return None
-    return ended.detail
-
-
-def _unsaved_because(ended: AttemptRow | None) -> str | None:
-    if ended is None or ended.why not in {*attempts.SAVE_FAILURES, ReturnReason.TOO_LATE}:
-        return None
-    return ended.detail
 
 
 def _not_saved_because(events: Sequence[EventRow]) -> str | None:
@@ -440,21 +430,12 @@ def agents_here(db: Connection) -> tuple[AgentHere, ...]:
     }
     here: list[AgentHere] = []
     for row in db.execute(select(AGENT).where(AGENT.c.phase != Phase.ENDED).order_by(AGENT.c.name)):
-        cpus, memory_mib = used.get(row.name, (0, 0))
-        facts = row.facts
-        here.append(
-            AgentHere(
-                name=row.name,
-                phase=row.phase,
-                scheduler_id=row.scheduler_id,
-                end_s=row.end_s,
-                submitted_s=row.submitted_s,
-                node=row.node,
-                free_cpus=None if facts is None else facts["cpus"] - cpus,
-                free_memory_mib=None if facts is None else facts["memory_mib"] - memory_mib,
-                is_leaving=row.vacate,
-            )
-        )
+        cpus = memory_mib = None
+        if row.facts is not None:
+            used_cpus, used_mib = used.get(row.name, (0, 0))
+            cpus, memory_mib = row.facts["cpus"] - used_cpus, row.facts["memory_mib"] - used_mib
+        own = (row.name, row.phase, row.scheduler_id, row.end_s, row.submitted_s, row.node)
+        here.append(AgentHere(*own, cpus, memory_mib, row.vacate))
     return tuple(here)
 
 

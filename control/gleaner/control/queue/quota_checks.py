@@ -100,29 +100,29 @@ def stored_bytes(db: Connection) -> Mapping[Whose, int]:
 def check_submission(
     db: Connection,
     rules: QuotaRules,
+    stored_bytes: Callable[[Connection], Mapping[Whose, int]] | None,
+    submitter: Whose,
     *,
-    group: str,
-    submitter: str,
     jobs: int,
     size: tuple[int, int],
-    has_bytes: Mapping[Whose, int],
 ) -> None:
     """Raise `OverQuota` if this many jobs of that size (cores, memory) exceed a quota of the group or the user."""
-    for limit, whose in rules.concerning(group, submitter, Quantity.STORED, Quantity.CORES):
+    has_bytes = stored_bytes(db) if stored_bytes is not None and rules.any_stored else {}
+    for limit, whose in rules.concerning(*submitter, Quantity.STORED, Quantity.CORES):
         if limit.of is Quantity.CORES and size[0] > limit.most:
             raise OverQuota(over_cores(limit, whose, cpus=size[0]))
         if limit.of is Quantity.STORED and has_bytes.get(whose, 0) > limit.most:
             raise OverQuota(over_stored(limit, whose, has_bytes=has_bytes[whose]))
-    counted = tuple(rules.concerning(group, submitter, Quantity.JOBS, Quantity.SIZES))
+    counted = tuple(rules.concerning(*submitter, Quantity.JOBS, Quantity.SIZES))
     if counted:
-        lock(db, group)
+        lock(db, submitter[0])
     for limit, whose in counted:
         if limit.of is Quantity.JOBS:
             has = _unended(db, *whose, at_most=limit.most)
             if has + jobs > limit.most:
                 raise OverQuota(over_jobs(limit, whose, has=has, more=jobs))
         else:
-            sizes = {(row.cpus, row.memory_mib) for row in db.execute(_SIZES, {"group_": group})}
+            sizes = {(row.cpus, row.memory_mib) for row in db.execute(_SIZES, {"group_": submitter[0]})}
             if size not in sizes and len(sizes) >= limit.most:
                 raise OverQuota(over_sizes(limit, whose, has=len(sizes)))
 

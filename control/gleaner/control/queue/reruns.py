@@ -18,6 +18,7 @@ from gleaner.control.queue import attempts, campaign_rules, images, inputs, jobs
 from gleaner.control.queue.database import allow_whole_campaign
 from gleaner.control.queue.errors import Conflict, NotFound
 from gleaner.control.queue.jobs import SubmissionRules, accepted, add_spec
+from gleaner.control.queue.quota_checks import check_submission
 from gleaner.control.queue.tables import CAMPAIGN, JOB, LANE, SPEC, LaneWish
 from gleaner.control.queue.transitions import lock, make_for_all
 from gleaner.control.states import Outcome, Transition
@@ -86,7 +87,8 @@ def _again(
         wish = LaneWish.model_validate(db.execute(select(LANE).where(LANE.c.id == lane)).mappings().one())
         if change.memory_mib is not None:
             wish = wish.model_copy(update={"memory_mib": document.memory_mib})
-        jobs.check_quotas(db, rules, first.group, first.submitter, jobs=len(ids), size=(wish.cpus, wish.memory_mib))
+        whose, size = (first.group, first.submitter), (wish.cpus, wish.memory_mib)
+        check_submission(db, rules.quotas, rules.stored_bytes, whose, jobs=len(ids), size=size)
         to = lanes.ensure_for_new(db, wish, saves_itself=document.saves_itself is not None)
         if waits:
             to = lanes.ensure_of_campaign(db, wish, first.campaign)

@@ -11,8 +11,8 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import structlog
 from sqlalchemy import Connection, Engine, and_, bindparam, delete, exists, or_, select, true, update
@@ -27,15 +27,14 @@ from gleaner.control.queue import (
     drains,
     logs,
     node_history,
-    regular_delays,
     tokens,
     uploads,
     web_sessions,
 )
 from gleaner.control.queue.database import allow_whole_campaign, snapshot
 from gleaner.control.queue.errors import Conflict
+from gleaner.control.queue.jobs import remove_old_keys
 from gleaner.control.queue.queries import FIRST_EVENTS, NEWEST_EVENTS
-from gleaner.control.queue.submission_keys import remove_old as remove_old_keys
 from gleaner.control.queue.tables import AGENT, ATTEMPT, DELIVERY, EVENT, JOB, LOG, TOKEN, Phase
 from gleaner.control.queue.transitions import lock
 from gleaner.control.settings import Settings
@@ -73,28 +72,6 @@ _UNUSED = and_(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SeenAgents:
-    """Some agents by name. `last` is None if no more follow."""
-
-    last: str | None
-    unused: tuple[str, ...]
-    """The agents that ended before the given time and have no attempts."""
-
-
-@dataclass(frozen=True, slots=True)
-class SeenJobs:
-    """Some jobs by id. `last` is None if no more follow."""
-
-    last: int | None
-    old: tuple[int, ...]
-    """The jobs that ended before the given time, or are removed, and still have events or log lines."""
-    crowded: tuple[int, ...] = ()
-    """The jobs that have more events than are kept."""
-    spent: tuple[int, ...] = ()
-    """The jobs whose results are older than the given time."""
-
-
 def remove_old_rows(engine: Engine, writing: Writing, settings: Settings, now_s: float) -> None:
     """Remove, in one pass, all rows that are older than their retention time.
 
@@ -123,40 +100,44 @@ def _removals(engine: Engine, writing: Writing, settings: Settings, now_s: float
         ("submission keys", lambda db: remove_old_keys(db, now_s=now_s, at_most=REMOVED)),
         ("decisions", lambda db: decisions.remove_old(db, before_s=before_s, up_to=up_to, at_most=REMOVED)),
         ("drains", lambda db: drains.remove_old(db, before_s=before_s)),
-        ("delays", lambda db: regular_delays.remove_old(db, before_s=now_s - history.keep_days * DAY_S)),
         ("uploads", lambda db: uploads.remove_old(db, before_s=now_s - KEEP_UPLOADS_S)),
         ("steps", lambda db: node_history.remove_old(db, now_s=now_s, keep_days=history.keep_days)),
     )
     for what, remove in by_age:
         yield from _in_batches(writing, what, remove)
-    name: str | None = ""
-    while name is not None:
-        with snapshot(engine) as db:
-            agents = look_at_agents(db, after=name, before_s=before_s, limit=LOOKED_AT)
-        if agents.unused:
+    for agents in _portions(engine, "", partial(look_at_agents, before_s=before_s, limit=LOOKED_AT)):
+        if unused := [row.key for row in agents if row.unused]:
             with writing() as db:
-                rows = remove_agents(db, agents.unused, before_s=before_s)
+                rows = remove_agents(db, unused, before_s=before_s)
             yield "agents", rows
-        name = agents.last
-    job: int | None = 0
-    while job is not None:
-        with snapshot(engine) as db:
-            jobs = look_at_jobs(db, after=job, before_s=before_s, spent_s=spent_s, limit=LOOKED_AT)
-        if jobs.spent:
+    for jobs in _portions(engine, 0, partial(look_at_jobs, before_s=before_s, spent_s=spent_s, limit=LOOKED_AT)):
+        if spent := [row.key for row in jobs if row.spent]:
             with writing() as db:
-                rows = remove_results(db, JOB.c.id.in_(jobs.spent) & (JOB.c.ended_s < spent_s))
+                rows = remove_results(db, JOB.c.id.in_(spent) & (JOB.c.ended_s < spent_s))
             yield "results", rows
-        full = deque(jobs.old)
+        full = deque(old := [row.key for row in jobs if row.old])
         while full:
             with writing() as db:
                 freed_bytes = remove_lines(db, full, before_s=before_s)
             yield "log bytes", freed_bytes
-        for one in jobs.crowded:
-            yield from _in_batches(writing, "events", partial(remove_surplus_events, job=one, at_most=REMOVED))
-        if jobs.old:
-            old = partial(remove_events, jobs=jobs.old, before_s=before_s, at_most=REMOVED)
-            yield from _in_batches(writing, "events", old)
-        job = jobs.last
+        for row in jobs:
+            if row.crowded:
+                remove = partial(remove_surplus_events, job=row.key, at_most=REMOVED)
+                yield from _in_batches(writing, "events", remove)
+        if old:
+            remove = partial(remove_events, jobs=old, before_s=before_s, at_most=REMOVED)
+            yield from _in_batches(writing, "events", remove)
+
+
+def _portions(engine: Engine, key: str | int, look: Callable[..., Sequence[Any]]) -> Iterator[Sequence[Any]]:
+    """Yield all agents or jobs in portions, by ascending name or id."""
+    while True:
+        with snapshot(engine) as db:
+            rows = look(db, after=key)
+        if not rows:
+            return
+        yield rows
+        key = rows[-1].key
 
 
 def _in_batches(writing: Writing, what: str, remove: Callable[[Connection], int]) -> Iterator[tuple[str, int]]:
@@ -167,25 +148,22 @@ def _in_batches(writing: Writing, what: str, remove: Callable[[Connection], int]
         yield what, rows
 
 
-def look_at_agents(db: Connection, *, after: str, before_s: float, limit: int) -> SeenAgents:
-    """Return the next agents after that name."""
-    some = select(AGENT.c.name, _UNUSED.label("unused")).where(AGENT.c.name > after).order_by(AGENT.c.name).limit(limit)
-    rows = db.execute(some, {"before_s": before_s}).all()
-    return SeenAgents(rows[-1].name if rows else None, tuple(row.name for row in rows if row.unused))
+def look_at_agents(db: Connection, *, after: str, before_s: float, limit: int) -> Sequence[Any]:
+    """Return the next agents after that name. Those that ended before the given time without attempts are `unused`."""
+    some = select(AGENT.c.name.label("key"), _UNUSED.label("unused")).where(AGENT.c.name > after)
+    return db.execute(some.order_by(AGENT.c.name).limit(limit), {"before_s": before_s}).all()
 
 
-def look_at_jobs(db: Connection, *, after: int, before_s: float, spent_s: float, limit: int) -> SeenJobs:
-    """Return the next jobs after that id."""
+def look_at_jobs(db: Connection, *, after: int, before_s: float, spent_s: float, limit: int) -> Sequence[Any]:
+    """Return the next jobs after that id.
+
+    An `old` one ended before the given time, or is removed, and still has events or log lines. A `crowded` one has more
+    events than are kept, and the result of a `spent` one is too old.
+    """
     old = and_(_is_old(before_s), _HAS_HISTORY).label("old")
     spent = and_(JOB.c.output_bytes.is_not(None), JOB.c.ended_s < spent_s).label("spent")
-    some = select(JOB.c.id, old, _HAS_SURPLUS.label("crowded"), spent).where(JOB.c.id > after)
-    rows = db.execute(some.order_by(JOB.c.id).limit(limit)).all()
-    return SeenJobs(
-        last=rows[-1].id if rows else None,
-        old=tuple(row.id for row in rows if row.old),
-        crowded=tuple(row.id for row in rows if row.crowded),
-        spent=tuple(row.id for row in rows if row.spent),
-    )
+    some = select(JOB.c.id.label("key"), old, _HAS_SURPLUS.label("crowded"), spent).where(JOB.c.id > after)
+    return db.execute(some.order_by(JOB.c.id).limit(limit)).all()
 
 
 def remove_results(db: Connection, which: ColumnElement[bool], *, removes_jobs: bool = False) -> int:

@@ -36,17 +36,27 @@ class SmallCache(Generic[K, V]):
             del self._entries[next(iter(self._entries))]
         self._entries[key] = (self._clock(), fresh_s, value)
 
-    def get(self, key: K, read: Callable[[], V], *, fresh_s: float, rest: float = 0.0) -> V:
+    def change(self, key: K, change: Callable[[V], V]) -> None:
+        """Replace a value, if there is one, by a changed value that becomes invalid at the same time."""
+        if key in self._entries:
+            at_s, fresh_s, value = self._entries[key]
+            self._entries[key] = (at_s, fresh_s, change(value))
+
+    def get(
+        self, key: K, read: Callable[[], V], *, fresh_s: float, rest: float = 0.0, wait_s: float = threading.TIMEOUT_MAX
+    ) -> V:
         """Return the value. If it is too old, the first caller reads it again.
 
         Meanwhile the other callers get the old value, and wait only if there is none. So this method must never hold
         tokens, for which `find` and `put` are. A value that takes long to read stays valid longer, by `rest` times the
-        time that reading it took.
+        time that reading it took. Raises `TimeoutError` after waiting `wait_s` for another caller.
         """
         old = self._entries.get(key)
         with suppress(KeyError):
             return self.find(key)
-        if not self._reading.acquire(blocking=old is None) and old is not None:
+        if not self._reading.acquire(timeout=wait_s if old is None else 0):
+            if old is None:
+                raise TimeoutError
             return old[2]
         try:
             with suppress(KeyError):  # another thread has just read it

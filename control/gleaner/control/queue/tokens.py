@@ -123,12 +123,16 @@ def end_later(db: Connection, *, agent: str, now_s: float) -> None:
     db.execute(update(TOKEN).where(TOKEN.c.role == Role.AGENT, TOKEN.c.name == agent, sooner).values(expires_s=until_s))
 
 
+def is_good(now_s: float) -> ColumnElement[bool]:
+    """Return the condition that a token has not ended."""
+    return TOKEN.c.revoked_s.is_(None) & or_(TOKEN.c.expires_s.is_(None), TOKEN.c.expires_s > now_s)
+
+
 def people_tokens(db: Connection, *, now_s: float, everything: bool = False) -> tuple[TokenRow, ...]:
     """Return all tokens except those of agents, the newest first. Ended ones are included only with `everything`."""
     wanted = select(TOKEN).where(TOKEN.c.role != Role.AGENT).order_by(TOKEN.c.issued_s.desc(), TOKEN.c.hash)
     if not everything:
-        good = or_(TOKEN.c.expires_s.is_(None), TOKEN.c.expires_s > now_s)
-        wanted = wanted.where(TOKEN.c.revoked_s.is_(None), good)
+        wanted = wanted.where(is_good(now_s))
     return tuple(TokenRow.model_validate(row) for row in db.execute(wanted).mappings())
 
 

@@ -23,7 +23,7 @@ FRESH_S = 1.0
 REST = 50
 """The time between two readings is also at least this multiple of the time that the last reading took."""
 RECORDED_PER_S = 1.0
-"""The long-term number of recorded decisions between groups. Further decisions are only counted."""
+"""The long-term number of recorded decisions between groups. Further decisions are not recorded."""
 RECORDED_AT_ONCE = 60
 """The number of decisions that can be recorded at once after a quiet time."""
 
@@ -32,29 +32,23 @@ class UsageCache:
     """The usage of all groups, and the number of decisions between them that can still be recorded."""
 
     def __init__(self, steady_clock: Callable[[], float] = time.monotonic) -> None:
-        self.unrecorded = 0
-        """Claims between groups, since this program began, of which no decision was recorded."""
         self._clock = steady_clock
         self._lock = threading.Lock()
-        self._readings = SmallCache[None, None](steady_clock)
-        self._now: Shares | None = None
+        self._usage = SmallCache[None, Shares](steady_clock)
         self._tokens = float(RECORDED_AT_ONCE)
         self._tokens_s = steady_clock()
 
     def shares(self, db: Connection, rules: ShareRules) -> Shares:
         """Return the usage of all groups. This connection reads it again if the last reading is old."""
-        self._readings.get(None, lambda: self._read(db), fresh_s=FRESH_S, rest=REST)
-        with self._lock:
-            return replace(self._now or Shares(), rules=rules)
+        return replace(self._usage.get(None, lambda: group_usage(db), fresh_s=FRESH_S, rest=REST), rules=rules)
 
     def record_claims(self, assignments: Sequence[Assignment]) -> None:
         """Record that these jobs run now."""
+        cpus: Counter[str] = Counter()
+        for job in assignments:
+            cpus[job.group] += job.spec.cpus
         with self._lock:
-            if self._now is not None:
-                held = Counter(self._now.holds_cpus)
-                for job in assignments:
-                    held[job.group] += job.spec.cpus
-                self._now = replace(self._now, holds_cpus=held)
+            self._usage.change(None, lambda usage: replace(usage, holds_cpus=cpus + Counter(usage.holds_cpus)))
 
     def may_record(self) -> bool:
         """Return True if one more decision between groups can be recorded now."""
@@ -63,12 +57,6 @@ class UsageCache:
             self._tokens = min(RECORDED_AT_ONCE, self._tokens + (now_s - self._tokens_s) * RECORDED_PER_S)
             self._tokens_s = now_s
             if self._tokens < 1:
-                self.unrecorded += 1
                 return False
             self._tokens -= 1
             return True
-
-    def _read(self, db: Connection) -> None:
-        found = group_usage(db)
-        with self._lock:
-            self._now = found

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, delete, insert, or_, select, u
 
 from gleaner.control.models.tokens import TokenRow
 from gleaner.control.queue.tables import TOKEN, WEB_SESSION
-from gleaner.control.queue.tokens import ID_LENGTH, Identity, digest, new_secret
+from gleaner.control.queue.tokens import ID_LENGTH, Identity, digest, is_good, new_secret
 
 CODE_S = 60.0
 SESSION_S = 12 * 3600.0
@@ -55,8 +55,7 @@ def identify(db: Connection, secret: str, *, now_s: float) -> Identity | None:
         return None
     expires_s = row.expires_s
     if row.token:
-        good = or_(TOKEN.c.expires_s.is_(None), TOKEN.c.expires_s > now_s)
-        token = select(TOKEN.c.expires_s).where(TOKEN.c.id == row.token, TOKEN.c.revoked_s.is_(None), good)
+        token = select(TOKEN.c.expires_s).where(TOKEN.c.id == row.token, is_good(now_s))
         behind = db.execute(token).one_or_none()
         if behind is None:
             return None
@@ -66,11 +65,10 @@ def identify(db: Connection, secret: str, *, now_s: float) -> Identity | None:
 
 def rows(db: Connection, *, now_s: float) -> tuple[TokenRow, ...]:
     """Return the sessions that have not ended, the newest first."""
-    lasts = or_(TOKEN.c.expires_s.is_(None), TOKEN.c.expires_s > now_s)
-    good = select(TOKEN.c.id).where(TOKEN.c.revoked_s.is_(None), lasts)
+    good = select(TOKEN.c.id).where(is_good(now_s))
     mine = WEB_SESSION.c
-    is_good = mine.opened_s.is_not(None) & (mine.expires_s > now_s) & or_(mine.token == "", mine.token.in_(good))
-    found = db.execute(select(WEB_SESSION).where(is_good).order_by(mine.opened_s.desc(), mine.hash)).mappings()
+    lasts = mine.opened_s.is_not(None) & (mine.expires_s > now_s) & or_(mine.token == "", mine.token.in_(good))
+    found = db.execute(select(WEB_SESSION).where(lasts).order_by(mine.opened_s.desc(), mine.hash)).mappings()
     return tuple(
         TokenRow.model_validate(
             {**row, "id": row["hash"][:ID_LENGTH], "issued_s": row["opened_s"], "revoked_s": None}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.entitlements_view import JobClass
 from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.metrics.measures import Measures, Window, default_window, measure
 from gleaner.control.simulation.metrics.tables import duration

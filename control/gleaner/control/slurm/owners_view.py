@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 
-from gleaner.control.policy.entitlements_view import Wish
-from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.entitlements_view import JobClass, Wish
 from gleaner.control.policy.resources import Resources
 from gleaner.control.slurm.interface import ClusterError
 from gleaner.control.slurm.snapshot import CLASSES, SlurmJob, SlurmNode, Snapshot, class_of, number_of

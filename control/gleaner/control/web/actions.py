@@ -48,7 +48,7 @@ VERBS: Mapping[str, tuple[Callable[..., object], Callable[..., object]]] = {
     "rerun": (jobs.rerun, campaigns.rerun_campaign),
 }
 """The effect of each verb on a job, and on a campaign."""
-Verb = Annotated[str, Path(pattern="^(hold|release|cancel|rerun)$")]
+Verb = Annotated[str, Path(pattern=f"^({'|'.join(VERBS)})$")]
 
 
 @router.post("/jobs/{job}/priority")

@@ -9,8 +9,8 @@ from starlette.datastructures import MutableHeaders
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gleaner.control.api.audit import RequestRecord
 from gleaner.control.api.problems import EVERY_ERROR
-from gleaner.control.api.request_record import RequestRecord
 from gleaner.control.web import actions, campaigns, entitlements, jobs, live, nodes, overview, report, sign_in, timeline
 from gleaner.control.web.gate import ROOT, STATIC, PageGate, is_page
 from gleaner.control.web.rendering import problem_page

@@ -16,8 +16,7 @@ from gleaner.control.input_errors import one_line
 from gleaner.control.models.decisions import DecisionRow
 from gleaner.control.models.jobs import AttemptRow, CheckpointRow, Ending, JobDetail, LogPage
 from gleaner.control.models.searches import JobSearch, Search
-from gleaner.control.policy.subjects import job_subject
-from gleaner.control.queue import logs, node_losses
+from gleaner.control.queue import logs, node_history
 from gleaner.control.web.gate import ROOT
 from gleaner.control.web.rendering import page
 from gleaner.control.web.slice_chart import slice_chart
@@ -46,7 +45,7 @@ def job_list(request: Request, caller: User, wanted: Annotated[JobSearch, Query(
 def show_job(request: Request, caller: User, job: JobPath) -> Response:
     """Return all known facts of one job."""
     detail = jobs.show(caller, job)
-    about = decisions.about(caller, job_subject(job), DECISIONS)
+    about = decisions.about(caller, f"job {job}", DECISIONS)
     return page(
         request,
         "job.html",
@@ -55,7 +54,7 @@ def show_job(request: Request, caller: User, job: JobPath) -> Response:
         chart=slice_chart(detail, now_s=caller.now_s),
         decisions=about,
         last_lines=jobs.log(caller, job, _begin_of_last(caller, job, LAST_LINES), LAST_LINES),
-        because=_because(about, job_subject(job)),
+        because=_because(about, f"job {job}"),
         saved=last_save(detail),
         lost_s=_lost_s(caller, job),
         reasons={each.attempt: ending_reason(each) for each in detail.attempts},
@@ -86,7 +85,7 @@ def ending_reason(slice_: AttemptRow) -> str:
 
 def _lost_s(caller: Caller, job: int) -> Mapping[int, float]:
     with caller.reading() as db:
-        return node_losses.lost_by_attempt(db, job)
+        return node_history.lost_by_attempt(db, job)
 
 
 def _begin_of_last(caller: Caller, job: int, lines: int) -> int:

@@ -10,9 +10,9 @@ from gleaner.control.api.access import Admin, User
 from gleaner.control.api.nodes import NodePath
 from gleaner.control.models.searches import ROWS_A_PAGE
 from gleaner.control.policy.node_time import DAY_S
-from gleaner.control.queue import node_losses
+from gleaner.control.queue import node_history
 from gleaner.control.queue.errors import NotFound
-from gleaner.control.queue.node_losses import LostSlice
+from gleaner.control.queue.node_history import LostSlice
 from gleaner.control.web.gate import ROOT
 from gleaner.control.web.listing import ListSearch, listing
 from gleaner.control.web.overview import USES, use_of
@@ -51,7 +51,7 @@ def show_node(request: Request, caller: User, node: NodePath) -> Response:
     if row.lost_in_day:
         since_s = caller.now_s - DAY_S
         with caller.reading() as db:
-            lost = node_losses.latest_lost(db, node, since_s=since_s, group=caller.group, at_most=LOST_AT_MOST)
+            lost = node_history.latest_lost(db, node, since_s=since_s, group=caller.group, at_most=LOST_AT_MOST)
     return page(
         request,
         "node.html",

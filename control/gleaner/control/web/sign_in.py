@@ -11,8 +11,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 
-from gleaner.control.api.access import LONGEST_TOKEN, Caller, User
-from gleaner.control.api.token_lookup import TokenLookup
+from gleaner.control.api.access import LONGEST_TOKEN, Caller, TokenLookup, User
 from gleaner.control.control_state import ControlState
 from gleaner.control.queue import web_sessions
 from gleaner.control.queue.database import snapshot

@@ -3,12 +3,8 @@
 from sqlmodel import SQLModel
 
 from gleaner.control.models.agents import Phase as Phase
-from gleaner.control.queue.tables import agents as agents
 from gleaner.control.queue.tables import decisions as decisions
-from gleaner.control.queue.tables import deliveries as deliveries
-from gleaner.control.queue.tables import drains as drains
 from gleaner.control.queue.tables import images as images
-from gleaner.control.queue.tables import inputs as inputs
 from gleaner.control.queue.tables import nodes as nodes
 from gleaner.control.queue.tables import tokens as tokens
 from gleaner.control.queue.tables.attempts import Standing as Standing

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.entitlements_view import JobClass
 from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.model import Allocation, Counts, NodeRanges, Schedule, Seconds, Stretches
 from gleaner.control.simulation.replay import ledger as ledgers

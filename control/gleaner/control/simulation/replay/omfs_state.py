@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.entitlements_view import JobClass
 from gleaner.control.simulation.model import Counts, Machine, Stretches, Workload
 from gleaner.control.simulation.replay import array_policies
 from gleaner.control.simulation.replay.compiler import inner

@@ -30,7 +30,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.entitlements_view import JobClass
 from gleaner.control.simulation.errors import BadTrace
 from gleaner.control.simulation.model import Classes, Codes, Counts, Seconds, Workload
 from gleaner.control.simulation.workloads.cleaning import UNKNOWN, Mask, Records, Size, TraceEnding, differing

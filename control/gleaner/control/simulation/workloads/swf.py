@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.entitlements_view import JobClass
 from gleaner.control.simulation.errors import BadTrace
 from gleaner.control.simulation.model import Codes, Workload
 from gleaner.control.simulation.workloads.cleaning import UNKNOWN, Records, Size, TraceEnding, differing

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.random import PCG64, Generator
 from pydantic import Field, model_validator
 
-from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.entitlements_view import JobClass
 from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.model import Counts, Machine, Seconds, Workload
 from gleaner.control.simulation.settings import SettingsTable

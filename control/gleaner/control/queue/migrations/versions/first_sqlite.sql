@@ -241,29 +241,6 @@ CREATE TABLE event (
     detail TEXT NOT NULL,
     PRIMARY KEY (id)
 );
-CREATE TABLE agent (
-    name VARCHAR NOT NULL,
-    node VARCHAR,
-    phase VARCHAR(16) NOT NULL,
-    scheduler_id VARCHAR,
-    end_s FLOAT NOT NULL,
-    submitted_s FLOAT NOT NULL,
-    registered_s FLOAT,
-    ended_s FLOAT,
-    lease_until_s FLOAT,
-    facts JSON,
-    vacate BOOLEAN NOT NULL,
-    reason TEXT NOT NULL,
-    kind INTEGER,
-    PRIMARY KEY (name),
-    CONSTRAINT node_iff_registered CHECK ((registered_s IS NULL) = (node IS NULL)),
-    CONSTRAINT lease_iff_registered CHECK ((registered_s IS NULL) = (lease_until_s IS NULL)),
-    CONSTRAINT submitted_unregistered CHECK (phase <> 'submitted' OR registered_s IS NULL),
-    CONSTRAINT live_registered CHECK (phase NOT IN ('live', 'silent') OR registered_s IS NOT NULL),
-    CONSTRAINT end_iff_ended CHECK ((phase = 'ended') = (ended_s IS NOT NULL)),
-    CONSTRAINT phase CHECK (phase IN ('submitted', 'live', 'silent', 'ended')),
-    FOREIGN KEY(kind) REFERENCES kind (id)
-);
 CREATE TABLE subject (
     decision BIGINT NOT NULL,
     subject VARCHAR NOT NULL,
@@ -324,6 +301,29 @@ CREATE TABLE node (
     CONSTRAINT excluded_whole CHECK ((excluded_at_s IS NULL) = (excluded_until_s IS NULL)),
     FOREIGN KEY(kind) REFERENCES kind (id)
 );
+CREATE TABLE agent (
+    name VARCHAR NOT NULL,
+    node VARCHAR,
+    phase VARCHAR(16) NOT NULL,
+    scheduler_id VARCHAR,
+    end_s FLOAT NOT NULL,
+    submitted_s FLOAT NOT NULL,
+    registered_s FLOAT,
+    ended_s FLOAT,
+    lease_until_s FLOAT,
+    facts JSON,
+    vacate BOOLEAN NOT NULL,
+    reason TEXT NOT NULL,
+    kind INTEGER,
+    PRIMARY KEY (name),
+    CONSTRAINT node_iff_registered CHECK ((registered_s IS NULL) = (node IS NULL)),
+    CONSTRAINT lease_iff_registered CHECK ((registered_s IS NULL) = (lease_until_s IS NULL)),
+    CONSTRAINT submitted_unregistered CHECK (phase <> 'submitted' OR registered_s IS NULL),
+    CONSTRAINT live_registered CHECK (phase NOT IN ('live', 'silent') OR registered_s IS NOT NULL),
+    CONSTRAINT end_iff_ended CHECK ((phase = 'ended') = (ended_s IS NOT NULL)),
+    CONSTRAINT phase CHECK (phase IN ('submitted', 'live', 'silent', 'ended')),
+    FOREIGN KEY(kind) REFERENCES kind (id)
+);
 CREATE TABLE job (
     id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
     "group" VARCHAR NOT NULL,
@@ -377,28 +377,6 @@ CREATE TABLE job (
     CONSTRAINT state CHECK (state IN ('New', 'Running', 'Saved', 'Complete')),
     CONSTRAINT outcome CHECK (outcome IN ('succeeded', 'failed', 'cancelled')),
     FOREIGN KEY(agent) REFERENCES agent (name)
-);
-CREATE TABLE delivery (
-    "to" VARCHAR NOT NULL,
-    tries INTEGER NOT NULL,
-    agent VARCHAR,
-    phase VARCHAR(16) NOT NULL,
-    ended_s FLOAT,
-    job BIGINT NOT NULL,
-    attempt INTEGER NOT NULL,
-    failures INTEGER NOT NULL,
-    due_s FLOAT NOT NULL,
-    problem TEXT NOT NULL,
-    files BIGINT,
-    size_bytes BIGINT,
-    PRIMARY KEY (job),
-    CONSTRAINT counts CHECK (tries >= 0 AND failures >= 0 AND attempt >= 1),
-    CONSTRAINT end_iff_ended CHECK ((ended_s IS NOT NULL) = (phase IN ('delivered', 'failed'))),
-    CONSTRAINT files_iff_delivered CHECK ((files IS NOT NULL) = (phase = 'delivered')),
-    CONSTRAINT size_whole CHECK ((files IS NULL) = (size_bytes IS NULL)),
-    CONSTRAINT agent_only_while_waiting CHECK (phase = 'waiting' OR agent IS NULL),
-    CONSTRAINT delivery_phase CHECK (phase IN ('waiting', 'delivered', 'failed')),
-    FOREIGN KEY(job) REFERENCES job (id)
 );
 CREATE TABLE attempt (
     attempt INTEGER NOT NULL,
@@ -460,6 +438,28 @@ CREATE TABLE migration (
     "by" VARCHAR NOT NULL,
     asked_s FLOAT NOT NULL,
     PRIMARY KEY (job),
+    FOREIGN KEY(job) REFERENCES job (id)
+);
+CREATE TABLE delivery (
+    "to" VARCHAR NOT NULL,
+    tries INTEGER NOT NULL,
+    agent VARCHAR,
+    phase VARCHAR(16) NOT NULL,
+    ended_s FLOAT,
+    job BIGINT NOT NULL,
+    attempt INTEGER NOT NULL,
+    failures INTEGER NOT NULL,
+    due_s FLOAT NOT NULL,
+    problem TEXT NOT NULL,
+    files BIGINT,
+    size_bytes BIGINT,
+    PRIMARY KEY (job),
+    CONSTRAINT counts CHECK (tries >= 0 AND failures >= 0 AND attempt >= 1),
+    CONSTRAINT end_iff_ended CHECK ((ended_s IS NOT NULL) = (phase IN ('delivered', 'failed'))),
+    CONSTRAINT files_iff_delivered CHECK ((files IS NOT NULL) = (phase = 'delivered')),
+    CONSTRAINT size_whole CHECK ((files IS NULL) = (size_bytes IS NULL)),
+    CONSTRAINT agent_only_while_waiting CHECK (phase = 'waiting' OR agent IS NULL),
+    CONSTRAINT delivery_phase CHECK (phase IN ('waiting', 'delivered', 'failed')),
     FOREIGN KEY(job) REFERENCES job (id)
 );
 CREATE TABLE checkpoint (
