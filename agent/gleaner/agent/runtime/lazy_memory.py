@@ -12,7 +12,8 @@ import struct
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 
@@ -27,8 +28,8 @@ from gleaner.agent.system.ipc import receive_all
 ORDER_PART = "order.json"
 """The blocks that were waited for after a restore: the process's number, and the address."""
 _LONGEST_ORDER = 4096
-_BATCH = 8
-"""So many blocks are read together. A block that is waited for comes after the present ones."""
+_MOST_PROCESSES = 64
+"""The most processes whose memory comes later: each one has a thread, which reads some blocks ahead."""
 _USER_NAMESPACE = "userns-"
 
 Waits = list[tuple[int, int]]
@@ -132,22 +133,32 @@ class _Feed:
 
     def messages(self) -> Iterator[tuple[bytes, memoryview]]:
         """Yield the head and the content of all that is to be sent, each once."""
-        for batch in self._batches():
-            numbers = [number for number in dict.fromkeys(batch) if self._is_open[number]]
-            for number, content in zip(numbers, self._archive.read(self._part, numbers), strict=True):
-                self._is_open[number] = False
-                start = self._starts[number]
-                for address, length, offset in _pieces(self._plan.lazy, start, start + len(content)):
-                    piece = memoryview(content)[offset - start : offset - start + length]
-                    yield BLOCK.pack(self._plan.process, length, address), piece
+        for number in iter(self.wanted.get, None):
+            yield from self._blocks([number])
+        yield from self._blocks(self._all())
 
-    def _batches(self) -> Iterator[list[int]]:
-        yield from ([number] for number in iter(self.wanted.get, None))
-        while batch := list(itertools.islice(self._rest, _BATCH)):
+    def _all(self) -> Iterator[int]:
+        for number in self._rest:
             while not self.wanted.empty():
-                if (number := self.wanted.get()) is not None:
-                    batch.insert(0, number)
-            yield batch
+                if (wanted := self.wanted.get()) is not None:
+                    yield wanted
+            yield number
+
+    def _blocks(self, numbers: Iterable[int]) -> Iterator[tuple[bytes, memoryview]]:
+        reading: deque[int] = deque()
+
+        def left() -> Iterator[int]:
+            for number in numbers:
+                if self._is_open[number]:
+                    self._is_open[number] = False
+                    reading.append(self._starts[number])
+                    yield number
+
+        for content in self._archive.read(self._part, left()):
+            start = reading.popleft()
+            for address, length, offset in _pieces(self._plan.lazy, start, start + len(content)):
+                piece = memoryview(content)[offset - start : offset - start + length]
+                yield BLOCK.pack(self._plan.process, length, address), piece
 
     def block(self, address: int) -> int | None:
         """Return the number of the block with the page at this address; None if the page does not come later."""
@@ -169,7 +180,7 @@ def _plans(archive: FolderArchive) -> dict[int, LazyPlan]:
         found = plans(images["mm"], images["pagemap"])
     except (NotUnderstood, ValueError, struct.error):  # CRIU says better what is wrong with it
         return {}
-    return found if any(plan.lazy for plan in found.values()) else {}
+    return found if 0 < sum(bool(plan.lazy) for plan in found.values()) <= _MOST_PROCESSES else {}
 
 
 def _order(archive: FolderArchive) -> Waits:

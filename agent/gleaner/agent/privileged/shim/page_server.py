@@ -33,9 +33,8 @@ BEGIN, COMPLETE = BLOCK.pack(0, 0, 1), BLOCK.pack(0, 0, 0)
 """Messages to the agent: it can send all memory now; all memory is there."""
 MOST_BYTES = 2**20
 BLOCK_WITHIN_S = 60.0
-"""The longest time without a block, while memory is missing."""
+"""The longest time without a block, while memory is missing, and to put a block in its place."""
 _PATIENCE_S = 20.0
-_AGAIN_S = 0.0005
 _RESTORED, _ENDED = 0x52535446, 1 << 31
 """A number that CRIU sends when all are restored. From the other one on, it is a process that has ended."""
 _REPORTS = 64
@@ -54,6 +53,7 @@ class Space:
     def __init__(self, process: int, runs: list[Run]) -> None:
         self.process = process
         self.runs = runs
+        self._moves = {by for *_, by in runs}
 
     def _between(self, start: int, end: int) -> tuple[int, int]:
         first = bisect.bisect_left(self.runs, (start,))
@@ -80,7 +80,8 @@ class Space:
 
     def find(self, address: int) -> int | None:
         """Return the place in the checkpoint of a page that is missing at this address; None if none is."""
-        return next((address - by for one, two, by in self.runs if one <= address - by < two), None)
+        places = ((address - by, self.first(address - by, address - by + PAGE)) for by in self._moves)
+        return next((place for place, run in places if run is not None and run[2] == address - place), None)
 
     def drop(self, start: int, end: int) -> list[Run]:
         """Take what is missing between two addresses out. Return the pieces."""
@@ -93,6 +94,7 @@ class Space:
         self.drop(new, new + length)
         for one, two, by in moved:
             bisect.insort(self.runs, (one, two, by + new - old))
+        self._moves = {by for *_, by in self.runs}
 
 
 class PageServer:
@@ -107,13 +109,13 @@ class PageServer:
         self._spaces: dict[int, Space] = {}
         self._faults: deque[tuple[int, int]] = deque()
         self._is_restored = False
-        self._heard_s = 0.0
+        self._heard_s = time.monotonic()
         agent.settimeout(BLOCK_WITHIN_S)
         maps.settimeout(_PATIENCE_S)
         self._criu, self._connection = criu, criu
         self._guard = guard
         self._poller = select.poll()
-        for one in (guard, criu.fileno(), agent.fileno()):
+        for one in (guard, criu.fileno(), agent.fileno(), maps.fileno()):
             self._poller.register(one, select.POLLIN)
 
     def serve(self) -> None:
@@ -127,12 +129,13 @@ class PageServer:
                     self._hear(one)
             for _ in range(len(self._faults)):
                 self._answer(*self._faults.popleft())
+            if self._maps.fileno() in ready:
+                self._read_map()
             if self._connection.fileno() in ready:
                 self._hear_criu()
             if self._agent.fileno() in ready:
                 self._take_block()
-            elif self._is_restored and time.monotonic() - self._heard_s > BLOCK_WITHIN_S:
-                raise MemoryLost("no block has come for too long")
+            self._check_time()
         for descriptor in list(self._spaces):
             self._remove(descriptor)
         with contextlib.suppress(OSError):
@@ -159,17 +162,20 @@ class PageServer:
             _, descriptor = ipc.receive(self._connection, 1)
             if descriptor is None:
                 raise MemoryLost("CRIU sends no descriptor")
-            self._read_maps()
+            while select.select([self._maps], [], [], 0)[0] and self._read_map():
+                pass  # the page map of a process comes before its descriptor
             self._add(descriptor, Space(number, [(one, two, 0) for one, two in self._named.get(number, [])]))
 
-    def _read_maps(self) -> None:
-        """Read the page maps that have come: those of a process come before its descriptor."""
-        while select.select([self._maps], [], [], 0)[0]:
-            head = ipc.receive_all(self._maps, MAP.size)
-            if len(head) < MAP.size:
-                return
-            process, length = MAP.unpack(head)
-            self._named[process] = later_ranges(ipc.receive_all(self._maps, length))
+    def _read_map(self) -> bool:
+        """Read a page map. Return False if no more come. CRIU gets each one only when all of it was sent to us."""
+        head = ipc.receive_all(self._maps, MAP.size)
+        if len(head) < MAP.size:
+            with contextlib.suppress(KeyError):
+                self._poller.unregister(self._maps)
+            return False
+        process, length = MAP.unpack(head)
+        self._named[process] = later_ranges(ipc.receive_all(self._maps, length))
+        return True
 
     def _add(self, descriptor: int, space: Space) -> None:
         self._spaces[descriptor] = space
@@ -184,11 +190,10 @@ class PageServer:
     # ── the kernel ──
 
     def _hear(self, descriptor: int) -> None:
-        """Follow all that a process has done, and note what it waits for."""
+        """Follow what a process has done, and note what it waits for. More may be left for the next call."""
         with contextlib.suppress(BlockingIOError):
-            while content := os.read(descriptor, userfault.REPORT_BYTES * _REPORTS):
-                for report in userfault.reports(content):
-                    self._follow(descriptor, *report)
+            for report in userfault.reports(os.read(descriptor, userfault.REPORT_BYTES * _REPORTS)):
+                self._follow(descriptor, *report)
 
     def _follow(self, descriptor: int, kind: int, first: int, second: int, third: int) -> None:
         space = self._spaces[descriptor]
@@ -226,9 +231,14 @@ class PageServer:
             raise MemoryLost(f"no page can be made: {os.strerror(error)}")
 
     def _wait(self, descriptor: int) -> None:
-        """Follow what the kernel reports. It takes pages again right after that."""
+        """Follow what the kernel reports. It takes pages again right after that, but perhaps not for long."""
         self._hear(descriptor)
-        time.sleep(_AGAIN_S)
+        os.sched_yield()
+        self._check_time()
+
+    def _check_time(self) -> None:
+        if self._is_restored and time.monotonic() - self._heard_s > BLOCK_WITHIN_S:
+            raise MemoryLost("for too long no block has come, or the processes have let none be put in its place")
 
     # ── the agent ──
 
@@ -246,8 +256,8 @@ class PageServer:
         content = ipc.receive_all(self._agent, length)
         if len(content) < length:
             raise MemoryLost("the agent has gone in the middle of a block")
-        self._place(process, start, content)
         self._heard_s = time.monotonic()
+        self._place(process, start, content)
 
     def _place(self, process: int, start: int, content: bytes) -> None:
         """Put a block where it is missing, in each process that has come from this one."""

@@ -13,6 +13,7 @@ import os
 import platform
 import resource
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -106,6 +107,7 @@ def _become_watchdog(
     """Be the watchdog, with a child that is the page server, and end."""
     status = 1
     try:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a node that is shut down ends all: the server first
         os.setsid()
         os.chdir("/")
         _keep_open({one.fileno() for one in (criu, agent, maps, caller)})
@@ -122,6 +124,7 @@ def _become_watchdog(
 def _be_server(criu: socket.socket, agent: socket.socket, maps: socket.socket, own: int, state_folder: str) -> NoReturn:
     status = 1
     try:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
         _set_oom_score(0)
         resource.setrlimit(resource.RLIMIT_AS, (_SERVER_BYTES, _SERVER_BYTES))
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
