@@ -11,7 +11,7 @@ import socket
 import struct
 import threading
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -64,11 +64,11 @@ class LazyMemory:
 
     def _eager_chunks(self, plan: LazyPlan) -> Iterator[bytes]:
         starts = _block_starts(self._archive, PREFIX + plan.pages)
-        pieces = [_pieces(plan.eager, one, two) for one, two in itertools.pairwise(starts)]
-        numbers = [number for number, each in enumerate(pieces) if each]
+        ends = [(bisect_right(starts, at) - 1, bisect_left(starts, at + length)) for _, length, at in plan.eager]
+        numbers = sorted({number for first, end in ends for number in range(first, end)})
         contents = self._archive.read(PREFIX + plan.pages, numbers)
         for number, content in zip(numbers, contents, strict=True):
-            for _, length, offset in pieces[number]:
+            for _, length, offset in _pieces(plan.eager, starts[number], starts[number] + len(content)):
                 yield content[offset - starts[number] : offset - starts[number] + length]
 
     def begin(self, connection: socket.socket) -> None:
@@ -125,7 +125,7 @@ class _Feed:
     def __init__(self, archive: FolderArchive, plan: LazyPlan) -> None:
         self._archive, self._plan, self._part = archive, plan, PREFIX + plan.pages
         self._starts = _block_starts(archive, self._part)
-        self._is_open = [bool(_pieces(plan.lazy, *each)) for each in itertools.pairwise(self._starts)]
+        self._is_open = bytearray(b"\x01" * (len(self._starts) - 1))
         before = [self.block(address) for process, address in _order(archive) if process == plan.process]
         self._rest = itertools.chain((one for one in before if one is not None), range(len(self._is_open)))
         self.wanted: SimpleQueue[int | None] = SimpleQueue()
@@ -149,9 +149,10 @@ class _Feed:
 
         def left() -> Iterator[int]:
             for number in numbers:
-                if self._is_open[number]:
+                start, end = self._starts[number : number + 2]
+                if self._is_open[number] and _pieces(self._plan.lazy, start, end):
                     self._is_open[number] = False
-                    reading.append(self._starts[number])
+                    reading.append(start)
                     yield number
 
         for content in self._archive.read(self._part, left()):
