@@ -181,7 +181,8 @@ def _plans(archive: FolderArchive) -> dict[int, LazyPlan]:
         found = plans(images["mm"], images["pagemap"])
     except (NotUnderstood, ValueError, struct.error):  # CRIU says better what is wrong with it
         return {}
-    return found if 0 < sum(bool(plan.lazy) for plan in found.values()) <= _MOST_PROCESSES else {}
+    lazy = [PREFIX + plan.pages in archive.parts for plan in found.values() if plan.lazy]
+    return found if all(lazy) and 0 < len(lazy) <= _MOST_PROCESSES else {}
 
 
 def _order(archive: FolderArchive) -> Waits:
