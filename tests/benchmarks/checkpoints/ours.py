@@ -15,8 +15,9 @@ from pathlib import Path
 from gleaner.agent.checkpoints import workdir_tar
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import Published
+from gleaner.agent.runtime.core import ContainerRuntime
 from gleaner.agent.runtime.factory import Kind, choose_runtime
-from gleaner.agent.runtime.interface import LABEL_AGENT, LABEL_END, ContainerId, ContainerSpec, Runtime
+from gleaner.agent.runtime.interface import LABEL_AGENT, LABEL_END, ContainerId, ContainerSpec
 
 MORE_MIB = 256
 KINDS: dict[str, Kind] = {"docker": "docker", "criu": "criu"}
@@ -37,7 +38,7 @@ def main() -> None:
 class MeasuredContainers:
     """Containers that are saved and restored together, with the times it took."""
 
-    def __init__(self, runtime: Runtime, image: str, size_mib: int, kind: str, place: Path) -> None:
+    def __init__(self, runtime: ContainerRuntime, image: str, size_mib: int, kind: str, place: Path) -> None:
         self.runtime, self.image, self.size_mib, self.kind, self.place = runtime, image, size_mib, kind, place
         self.storage = FolderStorage(place / "storage")
         self.clear()
