@@ -41,12 +41,7 @@ class LazyMemory:
         self._archive = archive
         self.plans = _plans(archive)
         """The plan for each process by its number; none if nothing can come later."""
-        self._by_image = {f"pagemap-{plan.process}.img": plan for plan in self.plans.values()}
-        self._by_image |= {plan.pages: plan for plan in self.plans.values()}
-        blocks = {plan.process: archive.layout.blocks[PREFIX + plan.pages] for plan in self.plans.values()}
-        self._starts = {
-            process: [0, *itertools.accumulate(block.size_bytes for block in some)] for process, some in blocks.items()
-        }
+        self._starts = {process: _block_starts(archive, PREFIX + plan.pages) for process, plan in self.plans.items()}
         """The offset of each block of a process's pages, and their end."""
         self._sent: set[tuple[int, int]] = set()
         self._wanted: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
@@ -63,10 +58,12 @@ class LazyMemory:
 
     def chunks(self, image: str) -> Iterator[bytes]:
         """Yield the content of an image as CRIU is to get it."""
-        plan = self._by_image.get(image) if self._connection is not None else None
-        if plan is None:
-            return self._archive.read(PREFIX + image)
-        return iter([plan.pagemap]) if image.startswith("pagemap") else self._eager_chunks(plan)
+        for plan in self.plans.values() if self._connection is not None else ():
+            if image == f"pagemap-{plan.process}.img":
+                return iter([plan.pagemap])
+            if image == plan.pages:
+                return self._eager_chunks(plan)
+        return self._archive.read(PREFIX + image)
 
     def _eager_chunks(self, plan: LazyPlan) -> Iterator[bytes]:
         starts = self._starts[plan.process]
@@ -185,6 +182,11 @@ def _order(archive: FolderArchive) -> Waits:
     with suppress(ValueError, TypeError, RecursionError):
         return [(int(one), int(two)) for one, two in json.loads(b"".join(archive.read(ORDER_PART)))]
     return []
+
+
+def _block_starts(archive: FolderArchive, part: str) -> list[int]:
+    """Return the offset of each block of a part, and its end."""
+    return [0, *itertools.accumulate(block.size_bytes for block in archive.layout.blocks[part])]
 
 
 def _pieces(runs: Sequence[Run], start: int, block: bytes) -> Iterator[tuple[int, int, memoryview]]:

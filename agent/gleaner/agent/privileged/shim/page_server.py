@@ -29,6 +29,7 @@ BLOCK = struct.Struct("<IIQ")
 """A message to or from the agent: a process's number in the checkpoint, a length, an address; then a block's bytes."""
 MAP = struct.Struct("<II")
 """The head of a page map from root's relay: the process's number, and the length of the page map."""
+_NUMBER = struct.Struct("<I")
 BEGIN, COMPLETE = BLOCK.pack(0, 0, 1), BLOCK.pack(0, 0, 0)
 """Messages to the agent: it can send all memory now; all memory is there."""
 MOST_BYTES = 2**20
@@ -119,7 +120,7 @@ class PageServer:
             self._poller.register(one, select.POLLIN)
 
     def serve(self) -> None:
-        """Return when all memory is there. Raises `MemoryLost`, `OSError`, or what `later_ranges` raises."""
+        """Return when all memory is there. Raises `MemoryLost`, `OSError` or `struct.error`, among others."""
         while not (self._is_restored and not any(space.runs for space in self._spaces.values())):
             ready = [one for one, _ in self._poller.poll(0 if self._faults else 1000)]
             if self._guard in ready:
@@ -150,10 +151,7 @@ class PageServer:
             self._connection.settimeout(_PATIENCE_S)
             self._poller.register(self._connection, select.POLLIN)
             return
-        content = ipc.receive_all(self._connection, 4)
-        number = int.from_bytes(content, "little")
-        if len(content) < 4:
-            raise MemoryLost("CRIU has gone")
+        (number,) = _NUMBER.unpack(ipc.receive_all(self._connection, _NUMBER.size))
         if number == _RESTORED:
             self._poller.unregister(self._connection)
             self._is_restored, self._heard_s = True, time.monotonic()
@@ -243,16 +241,12 @@ class PageServer:
     # ── the agent ──
 
     def _take_block(self) -> None:
-        head = ipc.receive_all(self._agent, BLOCK.size)
-        if len(head) < BLOCK.size:
-            raise MemoryLost("the agent has gone")
-        process, length, start = BLOCK.unpack(head)
-        if not 0 < length <= MOST_BYTES or length % PAGE or start % PAGE:
-            raise MemoryLost(f"the agent sends a block of {length} bytes at {start:#x}")
+        process, length, start = BLOCK.unpack(ipc.receive_all(self._agent, BLOCK.size))
         named = self._named.get(process, [])
         at = bisect.bisect_right(named, (start, 2**64)) - 1
-        if at < 0 or start + length > named[at][1]:
-            raise MemoryLost(f"the agent sends a block at {start:#x}, where none is missing")
+        is_sound = 0 < length <= MOST_BYTES and not length % PAGE and not start % PAGE
+        if not is_sound or at < 0 or start + length > named[at][1]:
+            raise MemoryLost(f"the agent sends a block of {length} bytes at {start:#x}, where none is missing")
         content = ipc.receive_all(self._agent, length)
         if len(content) < length:
             raise MemoryLost("the agent has gone in the middle of a block")
