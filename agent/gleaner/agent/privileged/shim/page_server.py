@@ -111,6 +111,7 @@ class PageServer:
         self._faults: deque[tuple[int, int]] = deque()
         self._is_restored = False
         self._heard_s = time.monotonic()
+        self._buffer = bytearray(MOST_BYTES)  # one for all blocks: new memory for each would cost more than the copy
         agent.settimeout(BLOCK_WITHIN_S)
         maps.settimeout(_PATIENCE_S)
         self._criu, self._connection = criu, criu
@@ -247,16 +248,18 @@ class PageServer:
         is_sound = 0 < length <= MOST_BYTES and not length % PAGE and not start % PAGE
         if not is_sound or at < 0 or start + length > named[at][1]:
             raise MemoryLost(f"the agent sends a block of {length} bytes at {start:#x}, where none is missing")
-        content = ipc.receive_all(self._agent, length)
-        if len(content) < length:
-            raise MemoryLost("the agent has gone in the middle of a block")
+        left = memoryview(self._buffer)[:length]
+        while left:
+            if not (count := self._agent.recv_into(left)):
+                raise MemoryLost("the agent has gone in the middle of a block")
+            left = left[count:]
         self._heard_s = time.monotonic()
-        self._place(process, start, content)
+        self._place(process, start, start + length)
 
-    def _place(self, process: int, start: int, content: bytes) -> None:
+    def _place(self, process: int, start: int, end: int) -> None:
         """Put a block where it is missing, in each process that has come from this one."""
-        source, whole = ctypes.cast(ctypes.c_char_p(content), ctypes.c_void_p).value or 0, True
-        while found := self._missing(process, start, start + len(content)):
+        source, whole = ctypes.addressof(ctypes.c_char.from_buffer(self._buffer)), True
+        while found := self._missing(process, start, end):
             descriptor, space, (one, two, by) = found
             length = two - one if whole else PAGE
             copied, error = userfault.copy(descriptor, one + by, source + one - start, length)
