@@ -64,6 +64,7 @@ from gleaner.agent.privileged.shim import page_watchdog
 from gleaner.agent.system import ipc
 with page_watchdog.serving(sys.argv[1], sys.argv[2]) as pages:
     pages.note("pagemap-7.img", bytes.fromhex(sys.argv[4]))
+    pages.note("pagemap-9.img", bytes(2**18))  # more than a socket holds
     test = socket.socket(fileno=int(sys.argv[3]))
     ipc.send(test, b"x", pages.agents.fileno())
     pages.agents.close()

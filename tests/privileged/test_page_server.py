@@ -87,6 +87,7 @@ def _send(length: int, start: int, process: int = PROCESS) -> Callable[[Restored
 ENDS = {
     "the page server is killed": _kill("server"),
     "the watchdog is killed": _kill("watchdog"),
+    "the node is shut down": lambda job: [os.kill(one, signal.SIGTERM) for one in (job.watchdog, job.server)],
     "the agent goes": lambda job: job.agent.shutdown(socket.SHUT_RDWR),
     "a block of no length": _send(0, START),
     "a block of half a page": _send(PAGE // 2, START),

@@ -2,6 +2,7 @@
 
 import json
 import random
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,9 +25,10 @@ from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import ArchiveBroken
 from gleaner.agent.privileged.shim.lazy_maps import PAGE
-from gleaner.agent.privileged.shim.page_server import BLOCK
+from gleaner.agent.privileged.shim.page_server import BEGIN, BLOCK
 from gleaner.agent.runtime.criu_streams import PREFIX
-from gleaner.agent.runtime.lazy_memory import ORDER_PART, LazyMemory, _Feed
+from gleaner.agent.runtime.lazy_memory import ORDER_PART, LazyMemory
+from gleaner.agent.system.ipc import receive_all
 
 EAGER = 3
 """So many pages of a stack come before the others."""
@@ -67,12 +69,17 @@ def test_a_job_with_a_namespace_of_users_gets_all_its_memory_first(tmp_path: Pat
 def test_what_was_waited_for_the_last_time_comes_first(tmp_path: Path) -> None:
     pages = random.Random(7).sample(range(PAGES), 20)
     archive = saved(tmp_path, order=[*pages, PAGES + 7])
-    feed = _Feed(archive, LazyMemory(archive).plans[PROCESS])
-    feed.wanted.put(None)
-    sent = [(BLOCK.unpack(head)[2] - START, len(content)) for head, content in feed.messages()]
+    ours, theirs = socket.socketpair()
+    LazyMemory(archive).begin(ours)
+    theirs.sendall(BEGIN)
+    sent: list[tuple[int, int]] = []
+    while sum(size for _, size in sent) < PAGES * PAGE:
+        _, size, address = BLOCK.unpack(receive_all(theirs, BLOCK.size))
+        sent.append((address - START, len(receive_all(theirs, size))))
+    theirs.close()
     found = [next(number for number, (at, size) in enumerate(sent) if 0 <= page * PAGE - at < size) for page in pages]
     assert max(found) < len(set(found)), "a block that was not waited for came before one that was"
-    assert sum(size for _, size in sent) == PAGES * PAGE
+    assert {at for at, _ in sent} | {PAGES * PAGE} == {0} | {at + size for at, size in sent}
 
 
 def _flip(folder: Path) -> None:

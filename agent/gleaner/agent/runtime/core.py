@@ -220,9 +220,13 @@ class ContainerRuntime(Runtime):
         except Gone as error:
             raise ContainerKilled("its container was removed by somebody else") from error
         end, at_its_limit = ended
+        failure = None
+        if (memory := self._memory.get(container)) is not None:
+            failure = memory.failure
+            memory.end()
         line = self._inits_lines.get(container, str)()
         if end.exit_code == KILLED and not at_its_limit and not line:
-            if (memory := self._memory.get(container)) and (failure := memory.failure):
+            if failure is not None:
                 why = ReturnReason.CHECKPOINT_BROKEN if isinstance(failure, ArchiveBroken) else ReturnReason.NODE_FAULT
                 raise ContainerKilled(f"its memory did not come: {failure}", why) from failure
             raise ContainerKilled("its container was killed from outside, and not for its memory limit")

@@ -11,8 +11,9 @@ import socket
 import struct
 import threading
 import time
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 
@@ -27,8 +28,6 @@ from gleaner.agent.system.ipc import receive_all
 ORDER_PART = "order.json"
 """The blocks that were waited for after a restore: the process's number, and the address."""
 _LONGEST_ORDER = 4096
-_BATCH = 8
-"""So many blocks are read together. A block that is waited for comes after the present ones."""
 _USER_NAMESPACE = "userns-"
 
 Waits = list[tuple[int, int]]
@@ -42,8 +41,11 @@ class LazyMemory:
         self._archive = archive
         self.plans = _plans(archive)
         """The plan for each process by its number; none if nothing can come later."""
-        self._by_image = {f"pagemap-{plan.process}.img": plan for plan in self.plans.values()}
-        self._by_image |= {plan.pages: plan for plan in self.plans.values()}
+        self._starts = {process: _block_starts(archive, PREFIX + plan.pages) for process, plan in self.plans.items()}
+        """The offset of each block of a process's pages, and their end."""
+        self._sent: set[tuple[int, int]] = set()
+        self._wanted: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
+        """The blocks to send next: the process's number, and the block's. After None all can be sent."""
         self._ended = threading.Event()
         self._connection: socket.socket | None = None
         self._began_s = 0.0
@@ -56,56 +58,87 @@ class LazyMemory:
 
     def chunks(self, image: str) -> Iterator[bytes]:
         """Yield the content of an image as CRIU is to get it."""
-        plan = self._by_image.get(image) if self._connection is not None else None
-        if plan is None:
-            return self._archive.read(PREFIX + image)
-        return iter([plan.pagemap]) if image.startswith("pagemap") else self._eager_chunks(plan)
+        for plan in self.plans.values() if self._connection is not None else ():
+            if image == f"pagemap-{plan.process}.img":
+                return iter([plan.pagemap])
+            if image == plan.pages:
+                return self._eager_chunks(plan)
+        return self._archive.read(PREFIX + image)
 
     def _eager_chunks(self, plan: LazyPlan) -> Iterator[bytes]:
-        starts = _block_starts(self._archive, PREFIX + plan.pages)
-        pieces = [_pieces(plan.eager, one, two) for one, two in itertools.pairwise(starts)]
-        numbers = [number for number, each in enumerate(pieces) if each]
+        starts = self._starts[plan.process]
+        ends = [(bisect_right(starts, at) - 1, bisect_left(starts, at + length)) for _, length, at in plan.eager]
+        numbers = sorted({number for first, end in ends for number in range(first, end)})
         contents = self._archive.read(PREFIX + plan.pages, numbers)
         for number, content in zip(numbers, contents, strict=True):
-            for _, length, offset in pieces[number]:
-                yield content[offset - starts[number] : offset - starts[number] + length]
+            for _, _, piece in _pieces(plan.eager, starts[number], content):
+                yield bytes(piece)
 
     def begin(self, connection: socket.socket) -> None:
         """Begin to answer the page server at this connection."""
         self._connection, self._began_s = connection, time.monotonic()
-        feeds = {plan.process: _Feed(self._archive, plan) for plan in self.plans.values() if plan.lazy}
-        lock = threading.Lock()
-        for feed in feeds.values():
-            threading.Thread(target=self._send, args=(connection, feed, lock), daemon=True).start()
-        threading.Thread(target=self._hear, args=(connection, feeds), daemon=True).start()
+        for act in (self._send, self._hear):
+            threading.Thread(target=act, args=(connection,), daemon=True).start()
 
-    def _send(self, connection: socket.socket, feed: "_Feed", lock: threading.Lock) -> None:
+    def _send(self, connection: socket.socket) -> None:
+        order, plans = _order(self._archive), [plan for plan in self.plans.values() if plan.lazy]
         try:
-            for head, content in feed.messages():
-                with lock:
-                    connection.sendall(head)
-                    connection.sendall(content)
+            for process, number in iter(self._wanted.get, None):
+                self._send_blocks(connection, self.plans[process], [number])
+            for plan in plans:
+                before = (self._block(plan, address) for process, address in order if process == plan.process)
+                numbers = (number for number in before if number is not None)
+                self._send_blocks(connection, plan, self._after_waits(connection, numbers))
+            for plan in plans:
+                every = range(len(self._starts[plan.process]) - 1)
+                self._send_blocks(connection, plan, self._after_waits(connection, every))
         except (StorageError, OSError) as error:
-            self.failure = self.failure or error
+            self.failure = error if self.complete_s is None else None
             self.end()
 
-    def _hear(self, connection: socket.socket, feeds: Mapping[int, "_Feed"]) -> None:
+    def _after_waits(self, connection: socket.socket, numbers: Iterable[int]) -> Iterator[int]:
+        """Yield these blocks, and send those before that a process waits for."""
+        for number in numbers:
+            while not self._wanted.empty():
+                if (wanted := self._wanted.get()) is not None:
+                    self._send_blocks(connection, self.plans[wanted[0]], [wanted[1]])
+            yield number
+
+    def _send_blocks(self, connection: socket.socket, plan: LazyPlan, numbers: Iterable[int]) -> None:
+        reading: deque[int] = deque()
+        starts = self._starts[plan.process]
+
+        def left() -> Iterator[int]:
+            for number in numbers:
+                is_sent = (plan.process, number) in self._sent
+                if not is_sent and next(_within(plan.lazy, *starts[number : number + 2]), None) is not None:
+                    self._sent.add((plan.process, number))
+                    reading.append(starts[number])
+                    yield number
+
+        for content in self._archive.read(PREFIX + plan.pages, left()):
+            for address, length, piece in _pieces(plan.lazy, reading.popleft(), content):
+                connection.sendall(BLOCK.pack(plan.process, length, address))
+                connection.sendall(piece)
+
+    def _hear(self, connection: socket.socket) -> None:
         with suppress(OSError):
             while len(message := receive_all(connection, BLOCK.size)) == BLOCK.size and message != COMPLETE:
                 process, _, address = BLOCK.unpack(message)
-                if message != BEGIN and len(self.waits) < _LONGEST_ORDER:
-                    self.waits.append((process, address))
-                for feed in feeds.values() if message == BEGIN else filter(None, [feeds.get(process)]):
-                    feed.wanted.put(None if message == BEGIN else feed.block(address))
+                if message == BEGIN:
+                    self._wanted.put(None)
+                elif (number := self._block(self.plans[process], address)) is not None:
+                    self._wanted.put((process, number))
+                    if len(self.waits) < _LONGEST_ORDER:
+                        self.waits.append((process, address))
             if message == COMPLETE:
                 self.complete_s, self.failure = time.monotonic() - self._began_s, None
-        for feed in feeds.values():
-            feed.wanted.put(None)
         self.end()
 
     def end(self) -> None:
         """Send no more. If memory is missing, the page server's watchdog kills the container."""
         self._ended.set()
+        self._wanted.put(None)
         if self._connection is not None:
             with suppress(OSError):
                 self._connection.shutdown(socket.SHUT_RDWR)
@@ -117,43 +150,12 @@ class LazyMemory:
         self._ended.wait(BLOCK_WITHIN_S)
         return self.complete_s is not None
 
-
-class _Feed:
-    """The memory that one process still needs."""
-
-    def __init__(self, archive: FolderArchive, plan: LazyPlan) -> None:
-        self._archive, self._plan, self._part = archive, plan, PREFIX + plan.pages
-        self._starts = _block_starts(archive, self._part)
-        self._is_open = [bool(_pieces(plan.lazy, *each)) for each in itertools.pairwise(self._starts)]
-        before = [self.block(address) for process, address in _order(archive) if process == plan.process]
-        self._rest = itertools.chain((one for one in before if one is not None), range(len(self._is_open)))
-        self.wanted: SimpleQueue[int | None] = SimpleQueue()
-        """The blocks to send next. After None all can be sent."""
-
-    def messages(self) -> Iterator[tuple[bytes, memoryview]]:
-        """Yield the head and the content of all that is to be sent, each once."""
-        for batch in self._batches():
-            numbers = [number for number in dict.fromkeys(batch) if self._is_open[number]]
-            for number, content in zip(numbers, self._archive.read(self._part, numbers), strict=True):
-                self._is_open[number] = False
-                start = self._starts[number]
-                for address, length, offset in _pieces(self._plan.lazy, start, start + len(content)):
-                    piece = memoryview(content)[offset - start : offset - start + length]
-                    yield BLOCK.pack(self._plan.process, length, address), piece
-
-    def _batches(self) -> Iterator[list[int]]:
-        yield from ([number] for number in iter(self.wanted.get, None))
-        while batch := list(itertools.islice(self._rest, _BATCH)):
-            while not self.wanted.empty():
-                if (number := self.wanted.get()) is not None:
-                    batch.insert(0, number)
-            yield batch
-
-    def block(self, address: int) -> int | None:
+    def _block(self, plan: LazyPlan, address: int) -> int | None:
         """Return the number of the block with the page at this address; None if the page does not come later."""
-        at = bisect_right(self._plan.lazy, address, key=lambda run: run[0]) - 1
-        start, length, offset = self._plan.lazy[at] if at >= 0 else (0, 0, 0)
-        return bisect_right(self._starts, offset + address - start) - 1 if start <= address < start + length else None
+        at = bisect_right(plan.lazy, address, key=lambda run: run[0]) - 1
+        start, length, offset = plan.lazy[at] if at >= 0 else (0, 0, 0)
+        is_there = start <= address < start + length
+        return bisect_right(self._starts[plan.process], offset + address - start) - 1 if is_there else None
 
 
 def _plans(archive: FolderArchive) -> dict[int, LazyPlan]:
@@ -169,7 +171,8 @@ def _plans(archive: FolderArchive) -> dict[int, LazyPlan]:
         found = plans(images["mm"], images["pagemap"])
     except (NotUnderstood, ValueError, struct.error):  # CRIU says better what is wrong with it
         return {}
-    return found if any(plan.lazy for plan in found.values()) else {}
+    is_whole = all(PREFIX + plan.pages in archive.parts for plan in found.values())
+    return found if is_whole and any(plan.lazy for plan in found.values()) else {}
 
 
 def _order(archive: FolderArchive) -> Waits:
@@ -186,14 +189,18 @@ def _block_starts(archive: FolderArchive, part: str) -> list[int]:
     return [0, *itertools.accumulate(block.size_bytes for block in archive.layout.blocks[part])]
 
 
-def _pieces(runs: Sequence[Run], start: int, end: int) -> list[Run]:
-    """Return what of these runs (each an address, a length and an offset) lies between two offsets."""
-    pieces: list[Run] = []
+def _pieces(runs: Sequence[Run], start: int, block: bytes) -> Iterator[tuple[int, int, memoryview]]:
+    """Yield what a block at this offset has of these runs: each an address, a length and the content."""
+    for address, length, offset in _within(runs, start, start + len(block)):
+        yield address, length, memoryview(block)[offset - start : offset - start + length]
+
+
+def _within(runs: Sequence[Run], start: int, end: int) -> Iterator[Run]:
+    """Yield what of these runs (each an address, a length and an offset) lies between two offsets."""
     for at in range(max(0, bisect_right(runs, start, key=lambda run: run[2]) - 1), len(runs)):
         address, length, offset = runs[at]
         if offset >= end:
             break
         first, last = max(start, offset), min(end, offset + length)
         if first < last:
-            pieces.append((address + first - offset, last - first, first))
-    return pieces
+            yield address + first - offset, last - first, first

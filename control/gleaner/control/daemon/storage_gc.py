@@ -15,6 +15,9 @@ An archive can be deleted only if no report can ever make it count again:
   within an attempt, only newer checkpoints are ever accepted. The report of a checkpoint that is newer still may be on
   its way.
 
+A job that was restored lazily (`lazy_restore`) still reads from its checkpoint while it runs. The queue names that
+checkpoint until the job has a newer one, for which all memory has to be there.
+
 Archives of jobs and attempts that the queue does not know are left alone, because a new queue beside an old storage
 folder must not empty the folder. An image or an input is removed once this program has seen it without a row for a day,
 because its row was removed or its upload broke off. No other code removes images and inputs: a program that was

@@ -11,6 +11,7 @@ from __future__ import annotations  # the node may have Python 3.9
 
 import re
 import struct
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -79,12 +80,17 @@ def _plan(process: int, image: bytes, areas: list[Range]) -> LazyPlan:
     head, *runs = messages(image)
     made = [image[:MAGIC_BYTES], _HEAD.pack(len(head)), head]
     plan = LazyPlan(process, f"pages-{number_in(dict(fields(head)).get(1, 0))}.img", b"", [], [])
+    joined: list[Range] = []  # CRIU names pages of neighbours in one run
+    for first, last in sorted(areas):
+        before = joined.pop() if joined and joined[-1][1] == first else (first, first)
+        joined.append((before[0], last))
     at = 0
     for run in runs:
         entry = dict(fields(run))
         flags, (start, length) = number_in(entry.get(4, _PRESENT)), _place(entry)
         if flags & _LAZY and flags & _PRESENT:
-            later = any(first <= start and start + length <= last for first, last in areas)
+            area = joined[bisect_right(joined, (start, _END_OF_ADDRESSES)) - 1 :][:1]
+            later = any(first <= start and start + length <= last for first, last in area)
             entry[4] = _LAZY if later else flags & ~_LAZY
             run = b"".join(field(*one) for one in entry.items())  # noqa: PLW2901
             if later:

@@ -29,13 +29,13 @@ BLOCK = struct.Struct("<IIQ")
 """A message to or from the agent: a process's number in the checkpoint, a length, an address; then a block's bytes."""
 MAP = struct.Struct("<II")
 """The head of a page map from root's relay: the process's number, and the length of the page map."""
+_NUMBER = struct.Struct("<I")
 BEGIN, COMPLETE = BLOCK.pack(0, 0, 1), BLOCK.pack(0, 0, 0)
 """Messages to the agent: it can send all memory now; all memory is there."""
 MOST_BYTES = 2**20
 BLOCK_WITHIN_S = 60.0
-"""The longest time without a block, while memory is missing."""
+"""The longest time without a block, while memory is missing, and to put a block in its place."""
 _PATIENCE_S = 20.0
-_AGAIN_S = 0.0005
 _RESTORED, _ENDED = 0x52535446, 1 << 31
 """A number that CRIU sends when all are restored. From the other one on, it is a process that has ended."""
 _REPORTS = 64
@@ -54,6 +54,7 @@ class Space:
     def __init__(self, process: int, runs: list[Run]) -> None:
         self.process = process
         self.runs = runs
+        self._moves = {by for *_, by in runs}
 
     def _between(self, start: int, end: int) -> tuple[int, int]:
         first = bisect.bisect_left(self.runs, (start,))
@@ -80,7 +81,8 @@ class Space:
 
     def find(self, address: int) -> int | None:
         """Return the place in the checkpoint of a page that is missing at this address; None if none is."""
-        return next((address - by for one, two, by in self.runs if one <= address - by < two), None)
+        places = ((address - by, self.first(address - by, address - by + PAGE)) for by in self._moves)
+        return next((place for place, run in places if run is not None and run[2] == address - place), None)
 
     def drop(self, start: int, end: int) -> list[Run]:
         """Take what is missing between two addresses out. Return the pieces."""
@@ -93,6 +95,7 @@ class Space:
         self.drop(new, new + length)
         for one, two, by in moved:
             bisect.insort(self.runs, (one, two, by + new - old))
+        self._moves = {by for *_, by in self.runs}
 
 
 class PageServer:
@@ -107,17 +110,18 @@ class PageServer:
         self._spaces: dict[int, Space] = {}
         self._faults: deque[tuple[int, int]] = deque()
         self._is_restored = False
-        self._heard_s = 0.0
+        self._heard_s = time.monotonic()
+        self._buffer = bytearray(MOST_BYTES)  # one for all blocks: new memory for each would cost more than the copy
         agent.settimeout(BLOCK_WITHIN_S)
         maps.settimeout(_PATIENCE_S)
         self._criu, self._connection = criu, criu
         self._guard = guard
         self._poller = select.poll()
-        for one in (guard, criu.fileno(), agent.fileno()):
+        for one in (guard, criu.fileno(), agent.fileno(), maps.fileno()):
             self._poller.register(one, select.POLLIN)
 
     def serve(self) -> None:
-        """Return when all memory is there. Raises `MemoryLost`, `OSError`, or what `later_ranges` raises."""
+        """Return when all memory is there. Raises `MemoryLost`, `OSError` or `struct.error`, among others."""
         while not (self._is_restored and not any(space.runs for space in self._spaces.values())):
             ready = [one for one, _ in self._poller.poll(0 if self._faults else 1000)]
             if self._guard in ready:
@@ -127,12 +131,13 @@ class PageServer:
                     self._hear(one)
             for _ in range(len(self._faults)):
                 self._answer(*self._faults.popleft())
+            if self._maps.fileno() in ready:
+                self._read_map()
             if self._connection.fileno() in ready:
                 self._hear_criu()
             if self._agent.fileno() in ready:
                 self._take_block()
-            elif self._is_restored and time.monotonic() - self._heard_s > BLOCK_WITHIN_S:
-                raise MemoryLost("no block has come for too long")
+            self._check_time()
         for descriptor in list(self._spaces):
             self._remove(descriptor)
         with contextlib.suppress(OSError):
@@ -147,10 +152,7 @@ class PageServer:
             self._connection.settimeout(_PATIENCE_S)
             self._poller.register(self._connection, select.POLLIN)
             return
-        content = ipc.receive_all(self._connection, 4)
-        number = int.from_bytes(content, "little")
-        if len(content) < 4:
-            raise MemoryLost("CRIU has gone")
+        (number,) = _NUMBER.unpack(ipc.receive_all(self._connection, _NUMBER.size))
         if number == _RESTORED:
             self._poller.unregister(self._connection)
             self._is_restored, self._heard_s = True, time.monotonic()
@@ -159,17 +161,20 @@ class PageServer:
             _, descriptor = ipc.receive(self._connection, 1)
             if descriptor is None:
                 raise MemoryLost("CRIU sends no descriptor")
-            self._read_maps()
+            while select.select([self._maps], [], [], 0)[0] and self._read_map():
+                pass  # the page map of a process comes before its descriptor
             self._add(descriptor, Space(number, [(one, two, 0) for one, two in self._named.get(number, [])]))
 
-    def _read_maps(self) -> None:
-        """Read the page maps that have come: those of a process come before its descriptor."""
-        while select.select([self._maps], [], [], 0)[0]:
-            head = ipc.receive_all(self._maps, MAP.size)
-            if len(head) < MAP.size:
-                return
-            process, length = MAP.unpack(head)
-            self._named[process] = later_ranges(ipc.receive_all(self._maps, length))
+    def _read_map(self) -> bool:
+        """Read a page map. Return False if no more come. CRIU gets each one only when all of it was sent to us."""
+        head = ipc.receive_all(self._maps, MAP.size)
+        if len(head) < MAP.size:
+            with contextlib.suppress(KeyError):
+                self._poller.unregister(self._maps)
+            return False
+        process, length = MAP.unpack(head)
+        self._named[process] = later_ranges(ipc.receive_all(self._maps, length))
+        return True
 
     def _add(self, descriptor: int, space: Space) -> None:
         self._spaces[descriptor] = space
@@ -184,11 +189,10 @@ class PageServer:
     # ── the kernel ──
 
     def _hear(self, descriptor: int) -> None:
-        """Follow all that a process has done, and note what it waits for."""
+        """Follow what a process has done, and note what it waits for. More may be left for the next call."""
         with contextlib.suppress(BlockingIOError):
-            while content := os.read(descriptor, userfault.REPORT_BYTES * _REPORTS):
-                for report in userfault.reports(content):
-                    self._follow(descriptor, *report)
+            for report in userfault.reports(os.read(descriptor, userfault.REPORT_BYTES * _REPORTS)):
+                self._follow(descriptor, *report)
 
     def _follow(self, descriptor: int, kind: int, first: int, second: int, third: int) -> None:
         space = self._spaces[descriptor]
@@ -226,33 +230,36 @@ class PageServer:
             raise MemoryLost(f"no page can be made: {os.strerror(error)}")
 
     def _wait(self, descriptor: int) -> None:
-        """Follow what the kernel reports. It takes pages again right after that."""
+        """Follow what the kernel reports. It takes pages again right after that, but perhaps not for long."""
         self._hear(descriptor)
-        time.sleep(_AGAIN_S)
+        os.sched_yield()
+        self._check_time()
+
+    def _check_time(self) -> None:
+        if self._is_restored and time.monotonic() - self._heard_s > BLOCK_WITHIN_S:
+            raise MemoryLost("for too long no block has come, or the processes have let none be put in its place")
 
     # ── the agent ──
 
     def _take_block(self) -> None:
-        head = ipc.receive_all(self._agent, BLOCK.size)
-        if len(head) < BLOCK.size:
-            raise MemoryLost("the agent has gone")
-        process, length, start = BLOCK.unpack(head)
-        if not 0 < length <= MOST_BYTES or length % PAGE or start % PAGE:
-            raise MemoryLost(f"the agent sends a block of {length} bytes at {start:#x}")
+        process, length, start = BLOCK.unpack(ipc.receive_all(self._agent, BLOCK.size))
         named = self._named.get(process, [])
         at = bisect.bisect_right(named, (start, 2**64)) - 1
-        if at < 0 or start + length > named[at][1]:
-            raise MemoryLost(f"the agent sends a block at {start:#x}, where none is missing")
-        content = ipc.receive_all(self._agent, length)
-        if len(content) < length:
-            raise MemoryLost("the agent has gone in the middle of a block")
-        self._place(process, start, content)
+        is_sound = 0 < length <= MOST_BYTES and not length % PAGE and not start % PAGE
+        if not is_sound or at < 0 or start + length > named[at][1]:
+            raise MemoryLost(f"the agent sends a block of {length} bytes at {start:#x}, where none is missing")
+        left = memoryview(self._buffer)[:length]
+        while left:
+            if not (count := self._agent.recv_into(left)):
+                raise MemoryLost("the agent has gone in the middle of a block")
+            left = left[count:]
         self._heard_s = time.monotonic()
+        self._place(process, start, start + length)
 
-    def _place(self, process: int, start: int, content: bytes) -> None:
+    def _place(self, process: int, start: int, end: int) -> None:
         """Put a block where it is missing, in each process that has come from this one."""
-        source, whole = ctypes.cast(ctypes.c_char_p(content), ctypes.c_void_p).value or 0, True
-        while found := self._missing(process, start, start + len(content)):
+        source, whole = ctypes.addressof(ctypes.c_char.from_buffer(self._buffer)), True
+        while found := self._missing(process, start, end):
             descriptor, space, (one, two, by) = found
             length = two - one if whole else PAGE
             copied, error = userfault.copy(descriptor, one + by, source + one - start, length)

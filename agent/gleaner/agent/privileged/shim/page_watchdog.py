@@ -13,6 +13,7 @@ import os
 import platform
 import resource
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -39,12 +40,10 @@ _ARM, _ARMED = b"a", b"y"
 
 def is_possible(settings: config.Config) -> bool:
     """Return True if the kernel and CRIU here can restore a container whose memory comes later."""
-    if tuple(map(int, platform.release().split("-")[0].split(".")[:2])) < LEAST_KERNEL:
-        return False
-    words = [settings.criu, "check", "--feature", "uffd-noncoop"]
+    words, nothing = [settings.criu, "check", "--feature", "uffd-noncoop"], subprocess.DEVNULL
     try:
-        check = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_CHECK_S)
-        return check.returncode == 0
+        is_new = tuple(map(int, platform.release().split("-")[0].split(".")[:2])) >= LEAST_KERNEL
+        return is_new and subprocess.call(words, stdin=nothing, stdout=nothing, stderr=nothing, timeout=_CHECK_S) == 0
     except (OSError, subprocess.TimeoutExpired):
         return False
 
@@ -106,6 +105,7 @@ def _become_watchdog(
     """Be the watchdog, with a child that is the page server, and end."""
     status = 1
     try:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a node that is shut down ends all: the server first
         os.setsid()
         os.chdir("/")
         _keep_open({one.fileno() for one in (criu, agent, maps, caller)})
@@ -122,6 +122,7 @@ def _become_watchdog(
 def _be_server(criu: socket.socket, agent: socket.socket, maps: socket.socket, own: int, state_folder: str) -> NoReturn:
     status = 1
     try:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
         _set_oom_score(0)
         resource.setrlimit(resource.RLIMIT_AS, (_SERVER_BYTES, _SERVER_BYTES))
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
