@@ -1,4 +1,4 @@
-"""What the tests of a run did and cost, from the lines that pytest-reportlog writes."""
+"""The outcome and cost of the tests of a run, from the lines that pytest-reportlog writes."""
 
 import json
 from collections import defaultdict
