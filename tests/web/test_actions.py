@@ -204,6 +204,9 @@ def test_what_failed_runs_again_alone_or_with_its_campaign(harness: ApiHarness) 
         agent.claim(most=2)
         agent.completed(1, attempt, exit_code=3)
         assert (offers(), stranger.send(f"{path}/rerun").status) == ([True, True], 403)
-        assert browser.send(f"{path}/rerun").answer.headers["location"] == f"{path}?done=rerun"
-        job = harness.user.get("/v1/jobs/1").json()["job"]
+        image = f"lab@sha256:{attempt}" if "campaigns" in path else ""  # the form of a job has no image
+        assert browser.send(f"{path}/rerun", image=image).answer.headers["location"] == f"{path}?done=rerun"
+        detail = harness.user.get("/v1/jobs/1").json()
+        job = detail["job"]
+        assert (detail["spec"]["image"] == image) == bool(image)
         assert (job["state"], job["memory_mib"], job["campaign"], job["index"]) == ("New", 200, 1, 4)

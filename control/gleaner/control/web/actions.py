@@ -13,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse, Response
 from pydantic import BaseModel, ValidationError
 
-from gleaner.control.api import campaigns, drains, images, jobs, nodes
+from gleaner.control.api import campaigns, drains, jobs, nodes
 from gleaner.control.api.access import Admin, Caller, User
 from gleaner.control.api.campaigns import CampaignPath
 from gleaner.control.api.examples import JobPath
@@ -22,9 +22,10 @@ from gleaner.control.campaigns import campaign_file
 from gleaner.control.campaigns.parameter_files import read_rows
 from gleaner.control.input_errors import InputError
 from gleaner.control.models.drains import DrainRequest, ResumeRequest
-from gleaner.control.models.jobs import MigrateRequest, Priority
+from gleaner.control.models.jobs import CampaignRerun, MigrateRequest, Priority
 from gleaner.control.queue import queries
 from gleaner.control.queue.errors import QueueError
+from gleaner.control.web.campaigns import image_names
 from gleaner.control.web.gate import ROOT, Fields
 from gleaner.control.web.rendering import link, page, problem_page
 
@@ -34,8 +35,8 @@ LONGEST_CAMPAIGN = 32 * 1024
 """A longer file would take a second to read, and agents wait for the same core."""
 FIRST_JOBS = 3
 EXAMPLE = """name: zmumu
-image: pythia
-command: [--seed, '{index}', --events, 2000, --process, zmumu, --out, .]
+image: {image}
+command: [--seed, '{{index}}', --events, 2000, --process, zmumu, --out, .]
 cpus: 1
 memory_mib: 512
 indices: 1-12
@@ -75,9 +76,16 @@ def act_on_job(request: Request, caller: User, job: JobPath, verb: Verb, fields:
     return _to(f"{ROOT}/jobs/{job}", verb)
 
 
+@router.post("/campaigns/{campaign}/rerun")
+def rerun_campaign(caller: User, campaign: CampaignPath, fields: Fields) -> Response:
+    """Run the failed jobs of a campaign again, with another image if one is chosen."""
+    campaigns.rerun_campaign(caller, campaign, _model(CampaignRerun, {"image": fields.get("image") or None}))
+    return _to(f"{ROOT}/campaigns/{campaign}", "rerun")
+
+
 @router.post("/campaigns/{campaign}/{verb}")
 def act_on_campaign(request: Request, caller: User, campaign: CampaignPath, verb: Verb, fields: Fields) -> Response:
-    """Hold, release or cancel all jobs of a campaign, or run the failed ones again."""
+    """Hold, release or cancel all jobs of a campaign."""
     if verb == "cancel" and not _is_confirmed(fields):
         left = campaigns.show(caller, campaign).unfinished
         with caller.reading() as db:
@@ -91,7 +99,9 @@ def act_on_campaign(request: Request, caller: User, campaign: CampaignPath, verb
 @router.get("/submit")
 def submit_page(request: Request, caller: User) -> Response:
     """Return the form for a campaign file."""
-    return _form(request, caller, {"campaign": EXAMPLE})
+    names = image_names(caller)
+    image = next((name for name in names if "pythia" in name), names[0] if names else "pythia")
+    return _form(request, caller, {"campaign": EXAMPLE.format(image=image)})
 
 
 @router.post("/submit")
@@ -125,10 +135,8 @@ def _form(
     request: Request, caller: Caller, fields: Mapping[str, str], error: Exception | None = None, **facts: Any
 ) -> Response:
     """Return the form of a campaign with its text, the images here, and the wrong line that the error names."""
-    names = {image.name for image in images.list_site_images(caller).images}
-    names |= {image.name for image in images.list_images(caller)}
     wrong = re.match(r"the campaign, line (\d+)", str(error))
-    facts |= {"fields": fields, "images": sorted(names), "wrong_line": int(wrong[1]) if wrong else 0}
+    facts |= {"fields": fields, "images": image_names(caller), "wrong_line": int(wrong[1]) if wrong else 0}
     if error is not None:
         return problem_page(request, error, "submit.html", **facts)
     return page(request, "submit.html", **facts)

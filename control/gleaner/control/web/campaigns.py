@@ -2,14 +2,14 @@
 
 import tarfile
 from collections.abc import AsyncGenerator
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from gleaner.agent.system.tar_policy import END
-from gleaner.control.api import campaigns, jobs
+from gleaner.control.api import campaigns, images, jobs
 from gleaner.control.api.access import Caller, User
 from gleaner.control.api.campaigns import CampaignPath
 from gleaner.control.campaigns.campaign_file import as_submitted
@@ -34,8 +34,15 @@ def show_campaign(
     """Return what was submitted, how far it is, what failed, and the jobs."""
     detail = campaigns.show_detail(caller, campaign)
     found = jobs.list_jobs(caller, wanted.model_copy(update={"campaign": campaign, "group": caller.group}))
-    spec = as_submitted(detail.spec)
-    return page(request, "campaign.html", campaign=detail, submitted=spec, found=found, wanted=wanted)
+    text, names = as_submitted(detail.spec), image_names(caller)
+    facts: dict[str, Any] = {"campaign": detail, "submitted": text, "found": found, "wanted": wanted, "images": names}
+    return page(request, "campaign.html", **facts)
+
+
+def image_names(caller: Caller) -> list[str]:
+    """Return the names of the images that the nodes have or that were pushed for the caller, in order."""
+    here = {image.name for image in images.list_site_images(caller).images}
+    return sorted(here | {image.name for image in images.list_images(caller)})
 
 
 @router.get("/{campaign}/results.tar")

@@ -30,7 +30,7 @@ from gleaner.control.web.session import form_token, session_of
 HOUR_S, DAY_S = 3600.0, 86400.0
 DONE: Mapping[str, str] = {
     "submit": "Submitted.",
-    "rerun": "It runs again, and waits for its turn.",
+    "rerun": "Put back into the queue, to run again.",
     "hold": "Held.",
     "release": "Released.",
     "cancel": "Cancelled.",

@@ -29,8 +29,8 @@ NODES_AT_MOST = 1000
 """The greatest number of nodes that are drawn. A search finds others."""
 SLICES_AT_MOST = 20_000
 """The greatest number of slices that are drawn one by one. If there are more, only the use of the nodes is drawn."""
-STEPS_AT_MOST = 1010
-"""The greatest number of snapshots that are drawn. A week has this many steps of ten minutes."""
+STEPS_AT_MOST = 1450
+"""The greatest number of snapshots that are drawn. A day has this many steps of a minute."""
 ENDS_AT_MOST = 400
 LEAST_REFRESH_S = 10
 

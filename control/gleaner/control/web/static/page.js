@@ -20,6 +20,8 @@ if (place.searchParams.has("done")) {
   history.replaceState(null, "", place);
 }
 
+document.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+
 const began = { at: performance.now() };
 function countDown() {
   for (const each of document.querySelectorAll("[data-left-s]")) {
