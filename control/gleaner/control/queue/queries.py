@@ -430,10 +430,9 @@ def agents_here(db: Connection) -> tuple[AgentHere, ...]:
     }
     here: list[AgentHere] = []
     for row in db.execute(select(AGENT).where(AGENT.c.phase != Phase.ENDED).order_by(AGENT.c.name)):
-        cpus = memory_mib = None
-        if row.facts is not None:
-            used_cpus, used_mib = used.get(row.name, (0, 0))
-            cpus, memory_mib = row.facts["cpus"] - used_cpus, row.facts["memory_mib"] - used_mib
+        used_cpus, used_mib = used.get(row.name, (0, 0))
+        cpus = None if row.facts is None else row.facts["cpus"] - used_cpus
+        memory_mib = None if row.facts is None else row.facts["memory_mib"] - used_mib
         own = (row.name, row.phase, row.scheduler_id, row.end_s, row.submitted_s, row.node)
         here.append(AgentHere(*own, cpus, memory_mib, row.vacate))
     return tuple(here)
