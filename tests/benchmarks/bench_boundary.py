@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -243,7 +243,7 @@ def _remove(engine: docker.DockerClient) -> None:
 def _measured(node: Node, case: Case, advance: Any) -> Row:
     jobs = CORES * case.oversubscribed
     before = WARM_UP if case.nodes == "warm" else 0
-    counted = replace(_NOTHING, nodes=case.nodes)
+    counted = _Counted()
     with _control(node) as control:
         control.submit(jobs, case)
         for number in range(before + math.ceil(case.slices / jobs)):
@@ -251,7 +251,7 @@ def _measured(node: Node, case: Case, advance: Any) -> Row:
                 control.forget()
             found = control.a_slice(node, case, jobs)
             if number >= before:
-                counted = counted.plus(found)
+                counted += found
                 advance(found.slices)
     return Row(
         nodes=case.nodes,
@@ -270,25 +270,14 @@ def _measured(node: Node, case: Case, advance: Any) -> Row:
 class _Counted:
     """Counts of how some slices ended."""
 
-    nodes: str = ""
     slices: int = 0
     lost: int = 0
     lost_s: float = 0.0
     computed_s: float = 0.0
     whole_s: float = 0.0
 
-    def plus(self, more: "_Counted") -> "_Counted":
-        return _Counted(
-            self.nodes,
-            self.slices + more.slices,
-            self.lost + more.lost,
-            self.lost_s + more.lost_s,
-            self.computed_s + more.computed_s,
-            self.whole_s + more.whole_s,
-        )
-
-
-_NOTHING = _Counted()
+    def __add__(self, more: "_Counted") -> "_Counted":
+        return _Counted(*(one + other for one, other in zip(astuple(self), astuple(more), strict=True)))
 
 
 class _Control:
@@ -365,15 +354,8 @@ class _Control:
                 since_s = kept_s if kept_s is not None else row.claimed_s
                 # An attempt that is lost does not say how long it computed: from its last checkpoint to the end.
                 kept = row.compute_s if not is_lost else max(0.0, (kept_s or row.claimed_s) - row.claimed_s)
-                found = found.plus(
-                    _Counted(
-                        slices=1,
-                        lost=is_lost,
-                        lost_s=max(0.0, end_s - since_s) if is_lost else 0.0,
-                        computed_s=kept,
-                        whole_s=end_s - began_s,
-                    )
-                )
+                lost_s = max(0.0, end_s - since_s) if is_lost else 0.0
+                found += _Counted(1, int(is_lost), lost_s, kept, end_s - began_s)
         return found
 
 

@@ -73,16 +73,6 @@ def test_preempted_agents_are_saved_and_their_nodes_given_to_the_job_that_waits(
     assert slices(schedule) == [Slice(0, 3, 2, 1), Slice(0, 5, 4, 1), *last]
 
 
-def test_agents_that_end_one_by_one_keep_a_wide_job_waiting() -> None:
-    # 11111222.....3333444   First come first served promises nothing, so at 5 an agent takes the node job 2 leaves.
-    # 11111aaaaaaas3333raa   At 8 job 3 waits for that agent alone, and no other one starts.
-    # aaaaaaas.....3333raa
-    # aaaaaaas.....3333raa
-    schedule = scheduled("fcfs", FOUR_JOBS, 4, length(8, synchronised=False, **COSTS))
-    assert schedule.start_s.tolist() == [0, 5, 13, 17]
-    assert slices(schedule) == [Slice(0, 8, 7, 1)] * 2 + [Slice(5, 13, 7, 1)] + [Slice(17, 20, 2, 0)] * 3
-
-
 def test_a_finite_queue_is_worked_off_exactly() -> None:
     # 0-8: jobs 0 and 1 compute for 6 seconds, since to save both takes 2. 8-16: they go on at 10 and are complete at
     # 13. Job 2 starts then, on one place, and computes for 2 seconds, since to save it takes 1. 16-24: it goes on at

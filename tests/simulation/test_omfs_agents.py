@@ -51,17 +51,6 @@ def test_agents_go_first_even_where_the_others_that_must_be_preempted_would_be_e
     assert (found.agents.end_s[0], found.agents.units[0], found.agents.save_s[0]) == (53, 2, 3)
 
 
-def test_agents_and_others_make_room_together() -> None:
-    found = ran([Job(0, 200, 4, "C"), Job(0, 200, 4, "B"), Job(50, 10, 5, "A")], until_s=90)
-    assert found.saves == 1
-    assert found.start_s[2] == 53  # one of four units of C is missing: an agent's save is the longer one
-
-
-def test_what_is_no_claim_starts_on_agents_nodes_too() -> None:
-    found = ran([Job(0, 20, 1, "A"), Job(30, 10, 10, "C")], until_s=90)
-    assert found.start_s.tolist() == [0, 33]
-
-
 def test_without_preemption_a_claim_waits_for_the_boundary_and_no_agent_follows() -> None:
     patient = AGENTS.model_copy(update={"preemption": False})
     found = ran([Job(0, 10, 1, "A"), Job(0, 500, 3, "B"), Job(30, 50, 5, "A")], FREE, patient, until_s=400)

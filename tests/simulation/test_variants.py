@@ -32,12 +32,6 @@ def test_a_trace_is_cut_into_weeks_or_days_or_not_at_all(days: float, block_s: f
     assert (how.block_s, how.blocks) == (block_s, blocks)
 
 
-def test_jobs_that_fill_no_week_are_counted_and_named() -> None:
-    how = variation(hourly(60))
-    assert how.left_out == 24 * 4 + 1
-    assert "its last 97 jobs fill no whole week and are left out" in how.said
-
-
 def test_a_variant_is_made_of_whole_weeks_that_keep_their_hours() -> None:
     workload = hourly(60, first_s=1e6)
     changed = variant(workload, MACHINE, variation(workload), 7)
