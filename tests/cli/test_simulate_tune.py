@@ -74,21 +74,6 @@ def test_what_makes_no_sense_is_one_line(
     assert said.out == ""
 
 
-@pytest.mark.parametrize(
-    ("table", "line"),
-    [
-        ("[workload]\nkeep_waiting = 10\n", "tune replays whole traces: leave out until_s and keep_waiting"),
-        ("[measure]\nbegin_s = 10\n", "tune measures all of a trace: leave out [measure]"),
-    ],
-)
-def test_a_scenario_of_a_part_is_refused(
-    table: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "scenario.toml").write_text(table)
-    assert asked("--scenario", str(tmp_path / "scenario.toml")) == 2
-    assert line in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_ctrl_c_prints_what_is_known() -> None:
     """The workers get it too, as from a terminal."""
