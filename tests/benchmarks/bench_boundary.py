@@ -29,7 +29,6 @@ import docker
 import uvicorn
 import yaml
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from sqlalchemy import Engine, delete, select
 
@@ -128,16 +127,17 @@ def main() -> None:
     OUTPUT.parent.mkdir(exist_ok=True)
     try:
         _build()
-        with _node() as node, _progress(console, wanted) as advance:
+        with _node() as node:
             for case in wanted:
                 try:
-                    row = _measured(node, case, advance)
+                    row = _measured(node, case)
                 except (SystemExit, Exception) as error:  # one row that fails costs no other
                     failures.append(f"{name_of(case)}: {failure(error)}")
                     console.print(failures[-1], markup=False, soft_wrap=True)
                     figures.note(failures=failures)
                     continue
                 rows.append(row)
+                console.print(f"{name_of(case)}: {row.lost} of {row.slices} slices lost")
                 figures.add("rows", row)
     finally:
         console.print(_table(rows))
@@ -240,7 +240,7 @@ def _remove(engine: docker.DockerClient) -> None:
 # ── a row ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _measured(node: Node, case: Case, advance: Any) -> Row:
+def _measured(node: Node, case: Case) -> Row:
     jobs = CORES * case.oversubscribed
     before = WARM_UP if case.nodes == "warm" else 0
     counted = _Counted()
@@ -252,7 +252,6 @@ def _measured(node: Node, case: Case, advance: Any) -> Row:
             found = control.a_slice(node, case, jobs)
             if number >= before:
                 counted += found
-                advance(found.slices)
     return Row(
         nodes=case.nodes,
         oversubscribed=case.oversubscribed,
@@ -393,14 +392,6 @@ def _control(node: Node) -> Iterator[_Control]:
 
 
 # ── what is shown ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-@contextmanager
-def _progress(console: Console, wanted: list[Case]) -> Iterator[Any]:
-    columns = (TextColumn("slices"), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("slices", total=sum(case.slices for case in wanted))
-        yield lambda slices: bar.advance(task, slices)
 
 
 def _table(rows: list[Row]) -> Table:

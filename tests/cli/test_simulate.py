@@ -2,8 +2,6 @@
 
 import csv
 import json
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +10,6 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from tests.cli.cli_harness import GLEAN
 
 from gleaner.control.cli import app
 
@@ -143,19 +140,3 @@ def test_without_the_libraries_it_says_what_to_install(tmp_path: Path, library: 
     )
     said = f"glean: {library} is not installed here: pip install 'gleaner-hpc[simulate]'\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
-
-
-@pytest.mark.slow
-def test_ctrl_c_ends_a_run_quietly(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "trace.swf")  # nobody writes to it: the run waits for ever
-    running = subprocess.Popen(
-        [GLEAN, "simulate", "run", "trace.swf"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    with open(tmp_path / "trace.swf", "wb"):  # noqa: PTH123 - opens once the program reads
-        running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=30)
-    assert (running.returncode, out, err) == (130, b"", b"")

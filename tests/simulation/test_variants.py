@@ -42,14 +42,6 @@ def test_a_variant_is_made_of_whole_weeks_that_keep_their_hours() -> None:
     assert (np.diff(changed.submit_s) == 3600).all()
 
 
-def test_a_history_of_a_long_trace_has_half_a_year() -> None:
-    workload = hourly(400)
-    how = variation(workload)
-    assert (how.blocks, how.drawn) == (57, 26)
-    assert len(variant(workload, MACHINE, how, 1)) == 26 * 168
-    assert "26 weeks drawn with replacement from the 57" in how.said
-
-
 def test_a_short_trace_stays_itself_but_for_a_minute() -> None:
     workload = hourly(2)
     how = variation(workload)
