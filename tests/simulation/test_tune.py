@@ -82,11 +82,6 @@ def test_all_settings_see_the_same_histories_and_do_not_change_each_other() -> N
     ]  # fmt: skip
 
 
-@pytest.mark.slow
-def test_one_worker_and_two_give_the_same_answer() -> None:
-    assert compare(sweep(), 4, 1) == compare(sweep(), 4, 2)
-
-
 def interrupted_after(histories: int) -> Callable[[int, int], None]:
     def progress(done: int, _all: int) -> None:
         if done == histories:
