@@ -126,7 +126,8 @@ class Process:
         """Return how far it is."""
         tests = self.tests
         failed = sum(test.failed for test in tests)
-        return f"{self.part.name} {sum(test.ended for test in tests)}" + (f" ({failed} failed)" if failed else "")
+        ended = f" {sum(test.ended for test in tests)}" if tests else ""
+        return f"{self.part.name}{ended}" + (f" ({failed} failed)" if failed else "")
 
 
 class Run:
