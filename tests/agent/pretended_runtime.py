@@ -47,7 +47,6 @@ class _Process:
     exit_code: int
     written: list[str] = field(default_factory=list[str])
     paused: bool = False
-    pauses: int = 0
     exited: int | None = None
     killed: bool = False
     out_of_memory: bool = False
@@ -88,8 +87,7 @@ class _Process:
         self.moved.set()
 
     def pause(self) -> None:
-        self.pauses += not self.catch_up().paused
-        self.paused = True
+        self.catch_up().paused = True
 
     def unpause(self) -> None:
         if self.paused:
@@ -128,7 +126,6 @@ class PretendedRuntime:
         self.start_takes_s = 0.0
         self.checkpoint_takes_s = 0.0
         self.remove_takes_s = 0.0
-        self.writes_when_paused = False
         """Each process writes only at the instant before it is paused."""
         self.silent_from = 10**9
         """The count from which no process writes anything more."""
@@ -261,7 +258,7 @@ class PretendedRuntime:
     def written_bytes(self, container: ContainerId) -> int | None:
         """Return what it has written: it grows with the count, up to `silent_from`."""
         process = self._processes[container].catch_up()
-        return process.pauses if self.writes_when_paused else min(process.count, self.silent_from)
+        return min(process.count, self.silent_from)
 
     def kill(self, container: ContainerId) -> None:
         if container in self._processes:

@@ -13,7 +13,7 @@ from gleaner.agent.messages import Deregistration
 from gleaner.agent.privileged.common.slurm_job import JobHandle
 from gleaner.agent.runtime.interface import LABEL_AGENT, LABEL_END, ContainerId
 from gleaner.control.daemon.report_spool import take_spooled_reports
-from gleaner.control.queue import agents, jobs, node_health, queries
+from gleaner.control.queue import agents, jobs, queries
 from gleaner.control.queue.database import snapshot, transaction
 from gleaner.control.states import Outcome, State
 
@@ -52,13 +52,6 @@ def test_what_one_agent_saves_another_goes_on_with(control: Control) -> None:
     assert detail.job.outcome is Outcome.SUCCEEDED
     assert [a.restored_from for a in detail.attempts] == [None, "1/1"]
     control.in_order(job, 1500)
-
-
-def test_a_save_that_fails_once_is_made_again_in_time(control: Control) -> None:
-    job = control.submit("100000")
-    control.runtime.checkpoints_that_fail = 2
-    control.live(control.brief("a1", margin_s=7))
-    assert control.job(job).job.state is State.SAVED
 
 
 def test_an_agent_outlives_a_silent_control_program_and_its_reports_count(control: Control) -> None:
@@ -237,15 +230,6 @@ def test_the_time_that_a_job_may_compute_is_that_of_all_its_slices(control: Cont
     assert detail.counted_s == before_s + detail.attempts[1].compute_s
 
 
-def test_a_job_that_meets_its_memory_limit_goes_on_with_more(control: Control) -> None:
-    job = control.submit("450", most_memory_mib=256)
-    control.once_it_counts(control.runtime.end_all_at_their_memory_limit)
-    control.live(control.agent("a1", lives_s=FAR_S, idle_s=8))
-    detail = control.job(job)
-    assert (detail.job.outcome, detail.failures, detail.job.memory_mib) == (Outcome.SUCCEEDED, 0, 128)
-    assert [attempt.ending for attempt in detail.attempts] == ["failed", "succeeded"]
-
-
 def test_a_job_that_writes_nothing_for_too_long_over_all_its_slices_fails_and_says_so(control: Control) -> None:
     control.runtime.silent_from = 100  # after a second
     job = control.submit("100000", silent_limit_s=15)
@@ -258,16 +242,6 @@ def test_a_job_that_writes_nothing_for_too_long_over_all_its_slices_fails_and_sa
     assert detail.failed_because == "silent limit 15 s reached: it has printed and written nothing for so long"
     computed_s = sum(attempt.compute_s for attempt in detail.attempts)
     assert 15 <= computed_s <= 15 + 1 + 3 * DISK_EVERY_S
-
-
-def test_what_a_job_writes_right_before_its_save_ends_its_silence(control: Control) -> None:
-    control.runtime.writes_when_paused = True
-    job = control.submit("1800", silent_limit_s=15)
-    control.live(control.agent("a1", lives_s=25))
-    control.live(control.agent("a2", lives_s=FAR_S))
-    detail = control.job(job)
-    assert [attempt.ending for attempt in detail.attempts] == ["saved", "succeeded"]
-    assert all(5 < attempt.compute_s < 15 for attempt in detail.attempts)
 
 
 def test_a_job_that_passes_its_own_limit_of_the_disk_fails_and_others_have_the_nodes(control: Control) -> None:
@@ -294,37 +268,6 @@ def test_an_agent_on_a_node_that_cannot_run_jobs_ends_and_says_so(control: Contr
     with snapshot(control.state.engine) as db:
         (row,) = queries.agent_rows(db, now_s=control.now_s)
     assert "cannot run jobs" in row.reason
-
-
-@pytest.mark.slow
-def test_sixty_jobs_that_end_with_137_exclude_no_node_and_leave_the_other_groups_job_alone(control: Control) -> None:
-    control.live(control.agent("a0", lives_s=FAR_S, node={"node": "n0"}))  # another node is known from the beginning
-    other = control.submit("4000", group="theory")
-    jobs = [control.submit("2", "137") for _ in range(60)]
-    for number in range(1, 9):
-        control.live(control.agent(f"a{number}", lives_s=600, idle_s=30, node={"node": f"n{number}"}))
-    rows = [control.job(job).job for job in jobs]
-    assert {row.outcome for row in rows} == {Outcome.FAILED}
-    detail = control.job(other)
-    assert (detail.job.outcome, [attempt.ending for attempt in detail.attempts]) == (Outcome.SUCCEEDED, ["succeeded"])
-    with snapshot(control.state.engine) as db:
-        assert node_health.distrusted_nodes(db) == {}
-        assert {row.reason for row in queries.agent_rows(db, now_s=control.now_s)} == {"no work"}
-
-
-@pytest.mark.slow
-def test_a_broken_checkpoint_is_never_restored_and_the_job_starts_over(control: Control) -> None:
-    job = control.submit("450")
-    control.live(control.brief("a1"))
-    stored = control.folder / "storage" / "jobs" / str(job) / "attempt-1" / "checkpoint-1" / "blocks.pack"
-    stored.write_bytes(b"9999 450 0")
-    for node in ("n2", "n3", "n4", "n5"):  # one node's word breaks nothing
-        control.live(control.agent(f"on-{node}", lives_s=30, idle_s=3, node={"node": node}))
-    detail = control.job(job)
-    assert detail.job.outcome is Outcome.SUCCEEDED
-    assert any("broken" in event.what for event in detail.events)
-    control.in_order(job, 450)
-    assert control.whole_log(job).lines.count("start") == 2
 
 
 def test_leftovers_of_agents_whose_end_has_passed_are_removed_and_others_are_not(control: Control) -> None:

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -29,7 +29,6 @@ import docker
 import uvicorn
 import yaml
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from sqlalchemy import Engine, delete, select
 
@@ -128,16 +127,17 @@ def main() -> None:
     OUTPUT.parent.mkdir(exist_ok=True)
     try:
         _build()
-        with _node() as node, _progress(console, wanted) as advance:
+        with _node() as node:
             for case in wanted:
                 try:
-                    row = _measured(node, case, advance)
+                    row = _measured(node, case)
                 except (SystemExit, Exception) as error:  # one row that fails costs no other
                     failures.append(f"{name_of(case)}: {failure(error)}")
                     console.print(failures[-1], markup=False, soft_wrap=True)
                     figures.note(failures=failures)
                     continue
                 rows.append(row)
+                console.print(f"{name_of(case)}: {row.lost} of {row.slices} slices lost")
                 figures.add("rows", row)
     finally:
         console.print(_table(rows))
@@ -240,10 +240,10 @@ def _remove(engine: docker.DockerClient) -> None:
 # ── a row ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _measured(node: Node, case: Case, advance: Any) -> Row:
+def _measured(node: Node, case: Case) -> Row:
     jobs = CORES * case.oversubscribed
     before = WARM_UP if case.nodes == "warm" else 0
-    counted = replace(_NOTHING, nodes=case.nodes)
+    counted = _Counted()
     with _control(node) as control:
         control.submit(jobs, case)
         for number in range(before + math.ceil(case.slices / jobs)):
@@ -251,8 +251,7 @@ def _measured(node: Node, case: Case, advance: Any) -> Row:
                 control.forget()
             found = control.a_slice(node, case, jobs)
             if number >= before:
-                counted = counted.plus(found)
-                advance(found.slices)
+                counted += found
     return Row(
         nodes=case.nodes,
         oversubscribed=case.oversubscribed,
@@ -270,25 +269,14 @@ def _measured(node: Node, case: Case, advance: Any) -> Row:
 class _Counted:
     """Counts of how some slices ended."""
 
-    nodes: str = ""
     slices: int = 0
     lost: int = 0
     lost_s: float = 0.0
     computed_s: float = 0.0
     whole_s: float = 0.0
 
-    def plus(self, more: "_Counted") -> "_Counted":
-        return _Counted(
-            self.nodes,
-            self.slices + more.slices,
-            self.lost + more.lost,
-            self.lost_s + more.lost_s,
-            self.computed_s + more.computed_s,
-            self.whole_s + more.whole_s,
-        )
-
-
-_NOTHING = _Counted()
+    def __add__(self, more: "_Counted") -> "_Counted":
+        return _Counted(*(one + other for one, other in zip(astuple(self), astuple(more), strict=True)))
 
 
 class _Control:
@@ -365,15 +353,8 @@ class _Control:
                 since_s = kept_s if kept_s is not None else row.claimed_s
                 # An attempt that is lost does not say how long it computed: from its last checkpoint to the end.
                 kept = row.compute_s if not is_lost else max(0.0, (kept_s or row.claimed_s) - row.claimed_s)
-                found = found.plus(
-                    _Counted(
-                        slices=1,
-                        lost=is_lost,
-                        lost_s=max(0.0, end_s - since_s) if is_lost else 0.0,
-                        computed_s=kept,
-                        whole_s=end_s - began_s,
-                    )
-                )
+                lost_s = max(0.0, end_s - since_s) if is_lost else 0.0
+                found += _Counted(1, int(is_lost), lost_s, kept, end_s - began_s)
         return found
 
 
@@ -411,14 +392,6 @@ def _control(node: Node) -> Iterator[_Control]:
 
 
 # ── what is shown ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-@contextmanager
-def _progress(console: Console, wanted: list[Case]) -> Iterator[Any]:
-    columns = (TextColumn("slices"), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("slices", total=sum(case.slices for case in wanted))
-        yield lambda slices: bar.advance(task, slices)
 
 
 def _table(rows: list[Row]) -> Table:

@@ -105,7 +105,7 @@ def main() -> None:
     rows: list[Row] = []
     failures: list[str] = []
     figures = StoredFigures(OUTPUT, when=time.strftime("%Y-%m-%d"), rows=[])
-    with _node(options.python_path) as node:
+    with _node() as node:
         disk_mib_s = _disk(node)
         figures.note(disk_mib_s=disk_mib_s)
         cases = [
@@ -129,8 +129,6 @@ def main() -> None:
             )
     console.print(_table(rows))
     console.print(f"the disk takes {disk_mib_s:.0f} MiB/s (4 GiB written and synced)")
-    for line in _ratios(rows):
-        console.print(line)
     if failures:
         raise SystemExit(f"{len(failures)} of {len(cases)} could not be measured, the first: {failures[0]}")
 
@@ -144,7 +142,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--full", action="store_true", help="also the slow ways with half-zero memory, and 8 GB")
     parser.add_argument("--ways", default=",".join(LABELS), help="only these, with commas between")
     parser.add_argument("--most-mib", type=int, default=10**6, help="leave out what is larger, all processes together")
-    parser.add_argument("--python-path", type=Path, help="take the agent from here rather than from the image")
     return parser.parse_args()
 
 
@@ -162,7 +159,7 @@ class Node:
 
 
 @contextmanager
-def _node(python_path: Path | None) -> Iterator[Node]:
+def _node() -> Iterator[Node]:
     subprocess.run([ROOT / "images/build.sh", "--only", "bench"], check=True)
     engine = docker.DockerClient(base_url=ENGINE, version="auto", timeout=3600)
     rights = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())["x-node"]
@@ -177,8 +174,6 @@ def _node(python_path: Path | None) -> Iterator[Node]:
         str(HERE / "checkpoints"): {"bind": "/bench", "mode": "ro"},
         str(HERE / "checkpoints/hog.py"): {"bind": "/hog.py", "mode": "ro"},
     }
-    if python_path:
-        volumes[str(python_path.resolve())] = {"bind": "/agent", "mode": "ro"}
     container = engine.containers.run(
         "gleaner/bench:demo",
         entrypoint=["/bin/bash", "/bench/node.sh"],
@@ -192,7 +187,6 @@ def _node(python_path: Path | None) -> Iterator[Node]:
         tmpfs={"/run": "exec", "/tmp": "exec"},
         volumes=volumes,
         labels={"org.gleaner.cluster": "demo"},
-        environment={"PYTHONPATH": "/agent"} if python_path else {},
     )
     try:
         node = Node(container)
@@ -264,19 +258,6 @@ def _table(rows: list[Row]) -> Table:
             "" if row.peak_mib is None else f"{row.peak_mib:.0f}",
         )
     return table
-
-
-def _ratios(rows: list[Row]) -> Iterator[str]:
-    """Ours against raw CRIU and against Docker's own, where both were measured."""
-    by = {(row.size_mib, row.kind, row.count, row.way): row for row in rows}
-    for (size_mib, kind, count, way), row in by.items():
-        for other in ("criu", "docker"):
-            beside = by.get((size_mib, kind, count, other))
-            if way == "ours" and beside:
-                yield (
-                    f"{count} x {size_mib / 1000:g} GB {kind}: save {row.save_s / beside.save_s:.2f} and restore "
-                    f"{row.restore_s / beside.restore_s:.2f} times that of {LABELS[other]}"
-                )
 
 
 if __name__ == "__main__":

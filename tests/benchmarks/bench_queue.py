@@ -50,6 +50,9 @@ CPUS, MEMORY_MIB = 1, 512
 GROUPS = 8
 AGENTS_AT_ONCE = 200
 WARMING_S = 3.0
+HEADINGS = (
+    "way, database, groups, waiting, clients, jobs/claim, jobs/s, CPU, claim p50, claim p99, complete p50, complete p99"
+)
 DONE = Completed(exit_code=0, slice=Slice(started_s=0.0, compute_s=1.0))
 
 
@@ -98,8 +101,6 @@ def main() -> None:
                                 f"{row.rate:,.0f} jobs a second"
                             )
     console.print(_table(rows))
-    for line in _ratios(rows):
-        console.print(line, soft_wrap=True)
     console.print(f"One write and sync of 4 KiB here: {sync_ms:.2f} ms (median). {os.cpu_count()} cores.")
     console.print(f"The same figures: {OUTPUT}")
 
@@ -332,34 +333,9 @@ def _sync_ms(place: Path) -> float:
     return statistics.median(times) * 1000
 
 
-def _ratios(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the cost of sharing between groups: each row beside its like with one group."""
-    alone = {(row.way, row.database, row.waiting, row.jobs_a_claim): row for row in rows if row.groups == 1}
-    for row in rows:
-        one = alone[row.way, row.database, row.waiting, row.jobs_a_claim]
-        if row.groups > 1 and row.cpu_ms and one.cpu_ms:
-            yield (
-                f"{row.groups} groups beside one ({row.database}, {row.waiting:,} waiting, {row.jobs_a_claim} a claim):"
-                f" {row.rate / one.rate:.2f} of the jobs a second, {row.cpu_ms / one.cpu_ms:.2f} times the CPU"
-            )
-
-
 def _table(rows: Sequence[Row]) -> Table:
     table = Table(title="Claim and complete; times in ms")
-    for heading in (
-        "way",
-        "database",
-        "groups",
-        "waiting",
-        "clients",
-        "jobs/claim",
-        "jobs/s",
-        "CPU",
-        "claim p50",
-        "claim p99",
-        "complete p50",
-        "complete p99",
-    ):
+    for heading in HEADINGS.split(", "):
         table.add_column(heading, justify="left" if heading in {"way", "database"} else "right")
     for row in rows:
         table.add_row(

@@ -27,14 +27,14 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.benchmarks import bench_tune
 from tests.benchmarks.stored_figures import StoredFigures, ended
 from tests.simulation import shipped
-from tests.simulation.swf_files import write_swf
 
-from gleaner.control.simulation.model import Machine, Schedule, Workload, of_nodes, of_processors
+from gleaner.control.simulation.model import Machine, Schedule, Seconds, Workload, of_nodes, of_processors
 from gleaner.control.simulation.replay.dispatch import replay
-from gleaner.control.simulation.settings import AgentSettings, SchedulerKind, SchedulerSettings
+from gleaner.control.simulation.settings import AgentSettings, CostSettings, SchedulerKind, SchedulerSettings
+from gleaner.control.simulation.tuning.tune import Sweep, compare, settings_of
+from gleaner.control.simulation.tuning.variants import variation
 from gleaner.control.simulation.workloads import traces
 from gleaner.control.simulation.workloads.synthetic import Exponential, LimitSettings, Source, SyntheticSettings, make
 
@@ -94,9 +94,12 @@ def main() -> None:
         figures.note(memory_mib=memory_mib)
         console.print(f"Peak memory with {options.most} jobs: {memory_mib:.0f} MiB. {os.cpu_count()} cores.")
         status.update("tuning")
-        sweep = bench_tune.swept(seeds=2 if options.quick else 10)
-        figures.add("sweeps", sweep)
-        console.print(sweep.said)
+        seeds = 2 if options.quick else 10
+        sweep_s = _sweep_s(seeds)
+        figures.note(sweep_s=sweep_s, sweep_seeds=seeds)
+        console.print(
+            f"Tuning: 8 settings from 100,000 jobs, {seeds} histories of half a year each, in {sweep_s:.1f} s"
+        )
         if not options.alone:
             status.update("installing AccaSim")
             python = _accasim()
@@ -162,10 +165,10 @@ def _traces(folder: Path, options: argparse.Namespace) -> list[tuple[str, int, b
     """Files in the folder, not compressed, since AccaSim takes no others; processors; whether they hold an answer."""
     found: list[tuple[str, int, bool]] = []
     made = traces.read(shipped.PATH)
-    write_swf(folder / "Lublin, 2,000 jobs", made.workload, header={}, wait_s=made.wait_s)
+    _write_swf(folder / "Lublin, 2,000 jobs", made.workload, made.wait_s)
     found.append(("Lublin, 2,000 jobs", shipped.PROCESSORS, True))
     if not options.quick:  # of which AccaSim does ten a second
-        write_swf(folder / "Lublin, 4,000 nodes", synthetic(500), header={})
+        _write_swf(folder / "Lublin, 4,000 nodes", synthetic(500))
         found.append(("Lublin, 4,000 nodes", NODES, False))
     for name, processors in LOGS:
         path = Path(options.logs or "../shared/traces") / name
@@ -176,9 +179,32 @@ def _traces(folder: Path, options: argparse.Namespace) -> list[tuple[str, int, b
         jobs = 3_000 if options.quick else len(log.workload)
         first = np.arange(min(jobs, len(log.workload)))
         title = name.removesuffix(".pyssEASY.swf.gz")
-        write_swf(folder / title, log.workload.only(first), header={}, wait_s=log.wait_s[first])
+        _write_swf(folder / title, log.workload.only(first), log.wait_s[first])
         found.append((title, processors, True))
     return found
+
+
+def _write_swf(path: Path, workload: Workload, wait_s: Seconds | None = None) -> None:
+    """Write a file of the workload, whose times are whole seconds. Its jobs are all of one user."""
+    waits = np.full(len(workload), -1.0) if wait_s is None else wait_s
+    times = (workload.submit_s, waits, workload.run_s, workload.limit_s)
+    columns = (workload.job, workload.processors, *(np.rint(each).astype(int) for each in times))
+    with path.open("w") as file:
+        for job, size, submit, wait, run, limit in zip(*(column.tolist() for column in columns), strict=True):
+            print(job, submit, wait, run, size, -1, -1, size, limit, -1, "1 1 1 -1 -1 -1 -1 -1", file=file)
+
+
+def _sweep_s(seeds: int) -> float:
+    """Return the seconds of `tune` on all cores, whose settings need nine replays for each seed.
+
+    The trace of 100,000 jobs has five and a half years. A seed is a history of half a year, drawn from its weeks.
+    """
+    workload, cost = synthetic(100_000), CostSettings(constant_s=60)
+    settings = settings_of(AgentSettings(save=cost, restore=cost), (1800.0, 3600.0, 7200.0, 14400.0), (True, False))
+    began_s = time.perf_counter()
+    sweep = Sweep(workload, of_nodes(NODES), SchedulerSettings(), variation(workload), settings)
+    compare(sweep, seeds, len(os.sched_getaffinity(0)))
+    return time.perf_counter() - began_s
 
 
 def _beside(python: Path, path: Path, processors: int, has_answer: bool) -> Peer:

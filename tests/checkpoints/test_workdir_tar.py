@@ -1,10 +1,8 @@
 """A job's folder packed and unpacked: nothing lost, and no way out."""
 
-import fcntl
 import io
 import multiprocessing
 import os
-import signal
 import socket
 import stat
 import tarfile
@@ -266,17 +264,6 @@ def test_a_folder_that_is_gone_gives_one_clear_line(tmp_path: Path) -> None:
         list(pack(tmp_path / "gone"))
     with pytest.raises(WorkdirError, match="No such file"):
         unpack(iter([b""]), tmp_path / "gone")
-
-
-def test_a_file_with_a_lease_is_named(tmp_path: Path) -> None:
-    heard = signal.signal(signal.SIGIO, signal.SIG_IGN)  # the kernel tells the holder, which would end it
-    try:
-        with (tmp_path / "held").open("w") as file:
-            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-            with pytest.raises(WorkdirError, match="the job holds a lease on 'held'"):
-                list(pack(tmp_path))
-    finally:
-        signal.signal(signal.SIGIO, heard)
 
 
 def test_only_what_is_kept_is_packed_with_the_folders_on_the_way_to_it(tmp_path: Path) -> None:

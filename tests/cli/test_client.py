@@ -3,7 +3,6 @@
 import json
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -11,10 +10,13 @@ from email.message import Message
 from pathlib import Path
 
 import pytest
+from tests.certificates import self_signed
 from tests.cli.cli_harness import Reply, answering, become_user, free_port
 
 from gleaner.client import connection
-from gleaner.control.cli import app
+from gleaner.client.unpack import Fetched
+from gleaner.control.cli import app, render
+from gleaner.control.cli.output import Answer
 
 STATUS = {
     "campaign": None,
@@ -231,14 +233,7 @@ def test_a_proxy_of_the_environment_never_sees_the_token(
 def test_a_certificate_is_checked_and_the_sites_authority_is_trusted(
     token: Path, said: Said, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1"]
-    subprocess.run(
-        ["openssl", "req", "-x509", *kind, *names, "-keyout", key, "-out", certificate],
-        check=True,
-        capture_output=True,
-    )
+    certificate, key = self_signed(tmp_path)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate, key)
     with server(repeat((200, json.dumps(STATUS))), tls=tls) as (url, requests):
@@ -255,3 +250,27 @@ def test_a_certificate_is_checked_and_the_sites_authority_is_trusted(
         code, line = said("status")
         assert code == 2
         assert line.startswith(f"client.ca_file {tmp_path / 'none.pem'}: ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "show {}", "why {}", "explain {}", "logs {}", "hold {}", "cancel {}", "priority 7 {}", "list --group {}",
+        "migrate 7 --to {}", "nodes --forget {}", "drain {}", "resume {}", "image remove {}", "image push {} pi:1",
+        "token create user {}", "submit --image {}", "submit --image a/b -- {}", "submit {}", "results 7 --to {}",
+        "simulate run {}", "simulate replay {}", "simulate tune {}", "{}",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("odd", ["caf\udce9", "n" * 20_000, "9" * 5000, "²"], ids=["bytes", "long", "huge", "²"])
+def test_an_argument_that_nobody_expects_is_one_line(
+    words: str, odd: str, token: Path, said: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with server(repeat((404, '{"detail": "no"}'))) as (url, _):
+        monkeypatch.setenv("GLEANER_CLIENT__URL", url)
+        assert said(*(word.format(odd) for word in words.split()))[0] != 0
+
+
+def test_a_name_that_is_no_utf8_is_escaped_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    render.show(Answer(Fetched(job=7, folder="caf\udce9", files=0, size_bytes=0, skipped=()), as_json=True))
+    assert json.loads(capsys.readouterr().out)["folder"] == "caf\udce9"

@@ -1,6 +1,5 @@
 """Settings: a wrong one is named with its file, line and key; `glean config` shows all and no secret."""
 
-import json
 import tomllib
 from pathlib import Path
 
@@ -32,7 +31,6 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[cluster]\nbackend = 'pbs'\n", "{file}, line 2: [cluster] backend must be 'slurm' or 'pyslurm'"),
         ("[queue]\nlease_s = 10\n", "{file}, line 1: [queue]: lease_s must be at least twice heartbeat_s"),
         (
             "[groups]\nentitled = {physics = 70, chemistry = 40}\n",
@@ -43,20 +41,13 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> str:
             "{file}, line 1: [entitlements]: entitled adds up to 110 %; each share is at least 0, all together at most",
         ),
         ("[entitlements]\nmode = 'on'\n", "{file}, line 1: [entitlements]: mode is 'on', but no partitions are named"),
-        ("[groups]\nmultiplier = {physics = 0}\n", "{file}, line 2: [groups] multiplier.physics must be more than 0,"),
-        (
-            "[entitlements]\nentitled = {physics = -1, chemistry = 90}\n",
-            "{file}, line 2: [entitlements] entitled.physics must be at least 0, found -1",
-        ),
         ("[groups]\nothers = 'some'\n", "{file}, line 2: [groups] others must be 'equal' or 'none', found 'some'"),
         (
             "[groups]\nentitled = {physics = 50}\nfrom_slurm = true\n",
             "{file}, line 1: [groups]: entitled and from_slurm contradict each other: the parts come from here or from",
         ),
         ("[quotas.default]\nuser = {cors = 3}\n", "{file}, line 2: [quotas.default.user] unknown key 'cors', did you"),
-        ("[quotas.default]\njobs = -1\n", "{file}, line 2: [quotas] default.jobs must be at least 0, found -1"),
         ("[[munge.allow]]\nusr = 'ada'\n", "{file}, line 2: [munge.allow.0] unknown key 'usr', did you mean 'user'? A"),
-        ("[rounds]\npoll_s = 1e10\n", "{file}, line 2: [rounds] poll_s must be at most 5,000,000,000"),
         ("[queue]\nlog_mib_per_job = 9223372036854775807\n", "{file}, line 2: [queue] log_mib_per_job must be at most"),
     ],
 )
@@ -123,14 +114,6 @@ def test_config_prints_toml_that_gives_the_same_settings_again(
     settings_file.write_text(printed)
     assert tomllib.loads(printed)["cluster"]["account"] == 'a"b'
     assert load_settings() == before
-
-
-def test_config_as_json_names_file_and_origins(settings_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings_file.write_text("[rounds]\nlength_s = 900\n")
-    assert app.run(["config", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["file"] == str(settings_file)
-    assert {"table": "rounds", "key": "length_s", "value": 900.0, "origin": "file"} in said["settings"]
 
 
 def test_config_shows_no_password(settings_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

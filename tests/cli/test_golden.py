@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 from tests.cli.cli_harness import Reply, answering, become_user
-from tests.cli.test_any_answer import AGENT, ATTEMPT, DETAIL, DRAIN, IMAGE, JOB, NODES, OWNERS, SPEC, STATUS, TOKEN
+from tests.cli.made_answers import AGENT, ATTEMPT, DETAIL, DRAIN, IMAGE, JOB, NODES, OWNERS, SPEC, STATUS, TOKEN
 from tests.cli.test_decisions import ANSWER, GIVEN
 from tests.cli.test_simulate import TRACE
 
@@ -199,14 +199,6 @@ CASES = {
     "help": Case(
         tuple(f"{verb} --help" for verb in ("submit", "check", "simulate run", "simulate compare", "simulate tune"))
     ),
-    "scenario_errors": wrong(
-        "simulate run --scenario {}", "toml",
-        "[machine]\nnodes = 4\ncoers = 2\n", "[scheduler]\nkind = 'easy'\n[schedular]\n",
-        "[scheduler.sfs]\ntarget = {}\n", "[machine]\n\nnodes = 0\n", "[machine]\nnodes = 4\nprocessors = 4\n",
-        "a = = 1\n", "[agents]\nlength_s = 60\nshortest_slice_s = 90\n", "workload.synthetic = 5\n",
-        "[machine]\nclasses = [{nodes = 1, cores = 0}]\n", "[[machine.classes]]\nnodes = 1\ncoers = 2\n",
-        "machine = {nodes = -1}\n", "agents = 5\n", "['machine']\n'nodes' = 'x'\n", "",
-    ),
     "campaign_errors": wrong(
         "submit {}", "yaml",
         "image: a\ncpus: x\n", "image: a\ncpu: 1\n", "image: a\nimage: b\n", "image: a\n\nmemory_mib: 4Q\n",
@@ -214,13 +206,6 @@ CASES = {
         "image: a\nindices: 5-2\n", "image: a\nsaves_itself: {signal: SIGX, what: 1}\n", "image: a\nretry_on: [x]\n",
         "name: a\n", "image: a\ngpus: 1\n", "image: a\ncompute_limit: 0s\n", "image: a\nsaves_itself: {signal: x}\n",
         "image: a\nretry_on: [3]\nnever_retry_on: [3]\n", "",
-    ),
-    "settings_errors": wrong(
-        "env {} config", "toml",
-        "[rounds]\n\nlenght_s = 60\n", "[round]\nlength_s = 60\n", "[rounds]\nlength_s = 5\n", "rounds = 5\n",
-        "[api]\nhost = '0.0.0.0'\n", "[groups]\nentitled = {physics = -1}\n", "[groups.entitled]\nphysics = -1\n",
-        "[rounds]\nlength_s = 5\npoll_s = 'often'\n", "x = = 1\n", "groups.entitled = {physics = nan}\n",
-        "['rounds']\n'length_s' = 5\n",
     ),
 }  # fmt: skip
 

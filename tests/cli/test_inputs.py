@@ -13,8 +13,6 @@ from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.job.inputs import Inputs
 from gleaner.agent.messages import Assignment, UrlInput
 from gleaner.client import local_inputs, uploads
-from gleaner.control.campaigns.campaign_file import parse, submission
-from gleaner.control.input_errors import InputError
 
 pytestmark = pytest.mark.slow
 CAMPAIGN = """
@@ -138,8 +136,3 @@ def test_a_file_that_changes_while_it_is_sent_is_not_submitted(
     monkeypatch.setattr(local_inputs, "store", changing)
     assert "was changed or damaged on its way" in harness.refused("submit", "--image", "pi", "--input", "a", code=2)
     assert json.loads(harness.good("list", "--json"))["jobs"] == []
-
-
-def test_a_page_in_a_browser_has_no_files_to_send() -> None:
-    with pytest.raises(InputError, match=r"line 2: inputs are files of your own machine: use `glean submit`"):
-        submission(parse("image: pi\ninputs: [a]\n", "the campaign"))

@@ -4,14 +4,11 @@ import io
 import re
 
 import pytest
-from tests.cli.test_any_answer import AGENT, JOB
+from tests.cli.made_answers import JOB
 
 from gleaner.control.cli import render
 from gleaner.control.cli.output import Answer
-from gleaner.control.models.agents import AgentRow
 from gleaner.control.models.jobs import JobList, JobRow, Submitted
-
-REASON = "its lease has ended: no heartbeat for 180 s, so its jobs were returned; see the agents' logs on the storage "
 
 
 class Terminal(io.StringIO):
@@ -24,11 +21,6 @@ class Terminal(io.StringIO):
 def job(number: int) -> JobRow:
     mine = {"id": number, "index": number, "campaign": 12, "name": "zmumu-production", "node": "node-0123"}
     return JobRow.model_validate(JOB | mine | {"group": "atlas-higgs", "state": "Running"})
-
-
-def agent() -> AgentRow:
-    mine = {"name": "gleaner-5f3a9c27-0000000012", "node": "node-0123", "phase": "ended", "scheduler_id": "123456"}
-    return AgentRow.model_validate(AGENT | mine | {"ended_s": 1.7e9, "jobs": [1, 2, 3], "reason": REASON})
 
 
 def shown(
@@ -55,19 +47,6 @@ def test_a_list_of_jobs_keeps_its_words_whole_and_names_what_has_no_room(
     assert all(word in lines[1] for word in ("zmumu-production", "Running", "node-0123"))
     assert said.startswith(f"glean: left out for want of room ({columns} columns): MIB, CPUS")
     assert said.endswith("; --json has all\n")
-
-
-@pytest.mark.parametrize("columns", [70, 80])
-def test_agents_are_readable_and_their_reasons_are_folded(
-    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines, said = shown((agent(),), columns, capsys, monkeypatch)
-    assert max(map(len, lines)) <= columns
-    assert "gleaner-5f3a9c27-0000000012" in lines[1]
-    assert "node-0123" in lines[1]
-    assert "SCHEDULER'S ID" in said
-    place = lines[0].index("REASON")
-    assert " ".join(line[place:].strip() for line in lines[1:]) == REASON.strip(), "no word is cut"
 
 
 def test_a_person_who_submits_is_shown_the_next_commands(

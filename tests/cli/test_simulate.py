@@ -2,22 +2,16 @@
 
 import csv
 import json
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 
-import numpy as np
 import pytest
-from tests.cli.cli_harness import GLEAN
 
 from gleaner.control.cli import app
-from gleaner.control.cli.failures import CliError
-from gleaner.control.cli.simulate_options import simulation_parts
 
 TRACE = """\
 ; Computer: none
@@ -88,14 +82,6 @@ def test_agents_are_compared_with_the_same_trace_without_them(glean: Glean) -> N
     assert measures["saving"] > 0
 
 
-def test_what_a_job_of_the_log_is_taken_to_be_can_be_said(glean: Glean) -> None:
-    conventions = ("--set", "workload.conventions.too_large=shrunk", "--set", "workload.conventions.ties=file")
-    code, out, err = glean("run", "trace.swf", "--processors", "3", *conventions)
-    assert code == 0
-    assert "changed: larger than the machine (3 processors), now as large: 1" in err
-    assert "effective load" in out
-
-
 def test_agents_longer_than_what_is_measured_are_remarked(glean: Glean) -> None:
     assert "agents of 1 h are longer than the 30 s that are measured" in glean("run", "trace.swf", "--agents", "1h")[2]
 
@@ -103,18 +89,11 @@ def test_agents_longer_than_what_is_measured_are_remarked(glean: Glean) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("nowhere.swf",), "nowhere.swf: there is no such file"),
-        (("trace.swf", "--processors", "x"), "Invalid value for '--processors': must be a valid integer"),
         (("trace.swf", "--agents", "9" * 400), "--agents': expected a time of at most 15 digits, found '9999"),
         (("trace.swf", "--nodes", "2", "--set", "machine.nodes.all=3"), "--nodes must be a valid integer"),
         (
             ("--set", "workload.conventions.ties=file", "--processors", "4"),
             "conventions are for traces, and none is named",
-        ),
-        (("trace.swf", "--scheduler", "sfs"), "sfs needs targets: --set scheduler.sfs.targets.USER=UNITS"),
-        (
-            ("trace.swf", "--scheduler", "sfs", "--set", "scheduler.sfs.targets.9.b=1"),
-            "user '9.b' has no job in trace.swf; there are: 1, 2, 3",
         ),
         (("trace.swf", "--scheduler", "omfs"), "omfs needs entitlements: --set scheduler.omfs.percent.GROUP=PERCENT"),
         (("trace.swf", "--schedule", "trace.swf"), "trace.swf cannot be written: it is read"),
@@ -148,17 +127,6 @@ def test_a_trace_that_does_not_say_how_large_the_machine_is_is_one_line(
     assert expected in refusal(glean, "run", "trace2.swf")
 
 
-def test_what_a_computer_has_no_memory_for_is_one_line() -> None:
-    with pytest.raises(CliError, match=r"^not enough memory on this computer: Unable to allocate"), simulation_parts():
-        np.empty(2**55)
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_a_full_disk_is_one_line(glean: Glean) -> None:
-    code, _, err = glean("run", "trace.swf", "--report", "/dev/full")
-    assert (code, err) == (1, "glean: /dev/full: cannot be written: No space left on device\n")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("library", ["numpy", "numba", "jinja2"])
 def test_without_the_libraries_it_says_what_to_install(tmp_path: Path, library: str) -> None:
@@ -172,39 +140,3 @@ def test_without_the_libraries_it_says_what_to_install(tmp_path: Path, library: 
     )
     said = f"glean: {library} is not installed here: pip install 'gleaner-hpc[simulate]'\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
-
-
-@pytest.mark.slow
-def test_on_a_terminal_a_bar_says_what_is_done_and_what_is_left(tmp_path: Path) -> None:
-    (tmp_path / "trace.swf").write_text(TRACE)
-    ours, theirs = os.openpty()
-    command = [GLEAN, "simulate", "compare", "trace.swf", "--schedulers", "fcfs,easy", "--agents", "60"]
-    environment = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
-    running = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=theirs)
-    os.close(theirs)
-    said = b""
-    with suppress(OSError):  # as Linux ends a terminal that nobody writes to any more
-        while piece := os.read(ours, 65_536):
-            said += piece
-    os.close(ours)
-    out, _ = running.communicate(timeout=30)
-    assert running.returncode == 0
-    assert b"replaying" in said
-    assert b"/4" in said
-    assert b"replaying" not in out
-
-
-@pytest.mark.slow
-def test_ctrl_c_ends_a_run_quietly(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "trace.swf")  # nobody writes to it: the run waits for ever
-    running = subprocess.Popen(
-        [GLEAN, "simulate", "run", "trace.swf"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    with open(tmp_path / "trace.swf", "wb"):  # noqa: PTH123 - opens once the program reads
-        running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=30)
-    assert (running.returncode, out, err) == (130, b"", b"")

@@ -51,30 +51,6 @@ def test_what_is_assumed_or_left_out_is_said_and_nothing_may_keep_the_limit(
     assert "glean: agents of 100 s would compute nothing and are left out" in said.err
 
 
-@pytest.mark.parametrize("source", ["distributions", "lublin", "drawn"])
-def test_jobs_that_are_made_are_tuned_for_too(source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    scenario = tmp_path / "scenario.toml"
-    trace = f'trace = "{PATH}"\n' if source == "drawn" else ""
-    scenario.write_text(
-        f'[workload]\n{trace}[workload.synthetic]\nsource = "{source}"\njobs = 300\nload = 0.8\n'
-        "[machine]\nprocessors = 128\n[agents]\npreemption = true\nmargin_s = 20\n"
-    )
-    assert app.run([*TUNE, *FEW, "--scenario", str(scenario), "--json", "-"]) in {0, 1}
-    value = json.loads(capsys.readouterr().out)
-    assert value["histories"].startswith("jobs of its own")
-    assert [(one["agents"]["preemption"], one["agents"]["margin_s"]) for one in value["settings"]] == [(True, 20)] * 2
-    one, other = value["settings"][0]["trials"]
-    assert one["wait_without_s"] != other["wait_without_s"]
-
-
-@pytest.mark.slow
-def test_jobs_that_share_nodes_are_counted_and_agents_are_preempted(capsys: pytest.CaptureFixture[str]) -> None:
-    asked("--nodes", "8", "--cores", "16", "--set", "machine.allocation=cores")
-    said = capsys.readouterr().out
-    assert "of 2,000 jobs are smaller than a node: they were given cores of nodes that they shared" in said
-    assert ", with preemption" in said
-
-
 SHARED = ("--nodes", "8", "--cores", "16", "--set", "machine.allocation=cores")
 
 
@@ -98,25 +74,9 @@ def test_what_makes_no_sense_is_one_line(
     assert said.out == ""
 
 
-@pytest.mark.parametrize(
-    ("table", "line"),
-    [
-        ("[workload]\nkeep_waiting = 10\n", "tune replays whole traces: leave out until_s and keep_waiting"),
-        ("[measure]\nbegin_s = 10\n", "tune measures all of a trace: leave out [measure]"),
-    ],
-)
-def test_a_scenario_of_a_part_is_refused(
-    table: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "scenario.toml").write_text(table)
-    assert asked("--scenario", str(tmp_path / "scenario.toml")) == 2
-    assert line in capsys.readouterr().err
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("bar", ["0/5000", "3/5000"])
-def test_ctrl_c_prints_what_is_known(bar: str) -> None:
-    """The workers get it too, as from a terminal: while they start, and when some histories are done."""
+def test_ctrl_c_prints_what_is_known() -> None:
+    """The workers get it too, as from a terminal."""
     glean = str(Path(sys.executable).with_name("glean"))
     command = [glean, *TUNE, str(PATH), "--lengths", "30m", "--seeds", "5000", "--workers", "2"]
     terminal, end = pty.openpty()
@@ -130,7 +90,7 @@ def test_ctrl_c_prints_what_is_known(bar: str) -> None:
     ) as running:
         os.close(end)
         shown = ""
-        while bar not in shown:
+        while "3/5000" not in shown:
             shown += os.read(terminal, 1000).decode()
         os.killpg(running.pid, signal.SIGINT)
         with suppress(OSError):  # that is how a terminal ends
@@ -139,6 +99,6 @@ def test_ctrl_c_prints_what_is_known(bar: str) -> None:
         out, _ = running.communicate(timeout=200)
     os.close(terminal)
     assert running.returncode == 130
-    assert ("Agents of 30 min, with preemption: regular jobs wait" in out) == (bar == "3/5000")
-    assert ("of 5000 histories are in this answer" in shown) == (bar == "3/5000")
+    assert "Agents of 30 min, with preemption: regular jobs wait" in out
+    assert "of 5000 histories are in this answer" in shown
     assert "Traceback" not in shown

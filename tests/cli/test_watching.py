@@ -3,7 +3,6 @@
 import json
 import os
 import pty
-import signal
 import subprocess
 
 import pytest
@@ -40,18 +39,6 @@ def test_wait_says_when_only_held_jobs_are_left(harness: CliHarness) -> None:
     code, _, err = harness.run("wait", job, "--timeout", "5")
     assert code == 1
     assert "every job that is left is held" in err
-
-
-def test_ctrl_c_ends_logs_quietly_after_what_was_written(harness: CliHarness) -> None:
-    job = harness.submit()
-    (claimed,) = harness.node.claim()
-    harness.node.write(claimed, 0, "start")
-    process = harness.start("logs", "-f", str(job))
-    assert process.stdout
-    assert process.stdout.readline() == "start\n"
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
-    assert (process.returncode, out, err) == (130, "", "")
 
 
 def test_logs_follows_until_the_job_has_ended(harness: CliHarness) -> None:

@@ -103,11 +103,3 @@ print(mounts.remove_tree({str(tmp_path / "gone")!r}), sorted(os.listdir("kept"))
 """
     said = subprocess.run(in_own_mounts(script), capture_output=True, text=True, check=False)
     assert said.stdout == "False ['below', 'file']\n", said.stderr
-
-
-def test_files_without_a_byte_count_too(made: tuple[Config, Bundle]) -> None:
-    _, found = made
-    before = bundle.disk_use(found.path).inodes
-    for number in range(100):
-        Path(found.inside("upper"), str(number)).touch()
-    assert bundle.disk_use(found.path).inodes == before + 100

@@ -5,9 +5,7 @@ Docker with the shim, and the node helper (see `nodes.Node`).
 
 import json
 import re
-import subprocess
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,8 +14,7 @@ from tests.runtime.escapes import replaced
 from tests.runtime.nodes_harness import AGENT, IMAGE, USER, Node, Work, wait_for
 
 from gleaner.agent.checkpoints.archive import FolderArchive
-from gleaner.agent.checkpoints.folder_storage import FolderStorage
-from gleaner.agent.checkpoints.interface import ArchiveBroken, StorageFull
+from gleaner.agent.checkpoints.interface import ArchiveBroken
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.runtime.criu_streams import LAYER_PART, PREFIX
 from gleaner.agent.runtime.interface import (
@@ -210,35 +207,6 @@ def test_what_the_job_has_deleted_from_its_image_stays_deleted(pair: tuple[Node,
     assert "three" not in work.lines[0]
 
 
-@pytest.fixture
-def small_storage(tmp_path: Path) -> Iterator[FolderStorage]:
-    """With room for 8 MiB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=700", "small", str(place)], check=True)
-    try:
-        storage = FolderStorage(place)
-        storage.prepare()
-        yield storage
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
-
-
-@pytest.mark.nodes
-def test_a_full_storage_stops_a_save_and_not_the_job(node: Node, small_storage: FolderStorage) -> None:
-    work = Work(small_storage)
-    container = work.start(node, COUNTER, "20")
-    work.until("5")
-    with pytest.raises(StorageFull, match="free some space"):
-        work.save(node, container)
-    assert small_storage.keys("") == []
-    assert len(node.containers()) == 1
-    node.runtime.unpause(container)
-    work.until(str(len(work.lines) + 10))
-    (work.folder(node) / "stop").touch()
-    assert node.runtime.wait(container).exit_code == 0
-
-
 @pytest.mark.nodes
 def test_an_exit_wins_against_a_pause(node: Node, work: Work) -> None:
     container = work.start(node, "raise SystemExit(7)")
@@ -305,16 +273,6 @@ def test_a_container_that_somebody_removes_is_no_exit_of_its_job(node: Node, wor
     removing.join()
     with pytest.raises(ContainerKilled, match="removed"):
         node.runtime.wait(container)
-
-
-@pytest.mark.nodes
-def test_pausing_and_letting_go_twice_is_no_error(node: Node, work: Work) -> None:
-    container = work.start(node, COUNTER, "1")
-    for _ in range(2):
-        node.runtime.pause(container)
-    for _ in range(2):
-        node.runtime.unpause(container)
-    work.until("5")
 
 
 @pytest.mark.nodes

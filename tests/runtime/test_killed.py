@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docker.errors import DockerException
 from tests.runtime.escapes import mounts, replaced
-from tests.runtime.nodes_harness import Node, NoNodes, Work, wait_for
+from tests.runtime.nodes_harness import Node, Work, wait_for
 
 from gleaner.agent.checkpoints.draft import FolderDraft
 from gleaner.agent.checkpoints.interface import BytesLike, Part, Published
@@ -124,44 +123,6 @@ def test_a_process_that_is_killed_while_it_is_saved_leaves_the_checkpoint_before
     here.runtime.remove(container)
     goes_on(there, work, good)
     assert here.containers() == []
-
-
-def test_an_engine_that_is_killed_in_a_save_leaves_the_checkpoint_before(pair: tuple[Node, Node], work: Work) -> None:
-    here, there = pair
-    container, good = saved_once(here, work)
-    try:
-        raised = save_interrupted(here, work, container, lambda: here.run("pkill", "-9", "-x", "dockerd", check=False))
-        assert len(raised) == 1
-        goes_on(there, work, good)
-    finally:
-        here.switch_on()  # a node ends with its engine
-        wait_for(lambda: is_up(here.name), f"{here.name} to be up again")
-        vars(here).update(vars(Node(here.name, here.kind)))
-
-
-def test_an_engine_that_hangs_in_a_save_only_delays_it(node: Node, work: Work) -> None:
-    container, good = saved_once(node, work)
-
-    def hang() -> None:
-        node.run("pkill", "-STOP", "-x", "dockerd")
-        threading.Timer(5, node.run, ("pkill", "-CONT", "-x", "dockerd")).start()
-
-    assert save_interrupted(node, work, container, hang) == []
-    node.runtime.unpause(container)
-    reached = len(work.lines)
-    wait_for(lambda: len(work.lines) > reached + 20, "the job to go on")
-    work.end(node, container)
-    goes_on(node, work, good)
-
-
-def is_up(name: str) -> bool:
-    """Return True if the node's engine and its helper answer."""
-    try:
-        for kind in ("shim", "criu"):
-            Node(name, kind).runtime.facts()
-    except (NoNodes, RuntimeFault, DockerException):
-        return False
-    return True
 
 
 def goes_on(node: Node, work: Work, good: Published) -> None:

@@ -12,7 +12,7 @@ from tests.runtime.nodes_harness import IMAGE, USER, Node, Work, wait_for
 from gleaner.agent.privileged.common.disk_usage import DiskUse
 from gleaner.agent.runtime.docker_runtime import DockerRuntime
 from gleaner.agent.runtime.images import PulledImages, prune
-from gleaner.agent.runtime.interface import ContainerId, ImageMissing, ImageRefused
+from gleaner.agent.runtime.interface import ContainerId, ImageRefused
 
 MIB = 2**20
 WITH_VOLUME = "gleaner/runtime-test-volume:demo"
@@ -79,14 +79,6 @@ time.sleep(600)
     assert node.runtime.disk_use(ContainerId("gone"), most_inodes=100) == DiskUse()
     for place in node.runtime.data_folders():
         assert subprocess.run(["stat", "-f", f"{node.root}{place}"], capture_output=True, check=False).returncode == 0
-
-
-def test_to_an_engine_the_beginning_of_an_id_names_no_image(node: Node, work: Work) -> None:
-    if node.kind == "criu":
-        return
-    short = str(node.engine.inspect_image(IMAGE)["Id"]).removeprefix("sha256:")[:12]
-    with pytest.raises(ImageMissing, match=short):
-        work.start(node, "print(1)", image=short)
 
 
 @pytest.mark.parametrize("kind", ["shim"])

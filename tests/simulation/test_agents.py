@@ -51,17 +51,6 @@ FOUR_JOBS = workload_of(
 COSTS: dict[str, Any] = {"save": CostSettings(constant_s=1), "restore": CostSettings(constant_s=1)}
 
 
-@pytest.mark.slow
-def test_synchronised_agents_end_together_and_regular_jobs_wait_for_them() -> None:
-    # 111112223333   At 2 no node is free for job 2, as one would be without agents: it takes one of job 1's at 5. Job 3
-    # 111114443333   is promised 9 then, when job 2 has reached its limit, so job 4 may overtake. All have ended at 8,
-    # aaaaaaas3333   and nothing regular is left at 12.
-    # aaaaaaas3333
-    schedule = scheduled("easy", FOUR_JOBS, 4, length(8, **COSTS))
-    assert schedule.start_s.tolist() == [0, 5, 8, 5]
-    assert slices(schedule) == [Slice(0, 8, 7, 1)] * 2
-
-
 def test_preempted_agents_are_saved_and_their_nodes_given_to_the_job_that_waits() -> None:
     # 11111.3333444   At 2 an agent is saved for job 2, at 4 the other one for job 4, which might end when job 3 is
     # 11111.3333raa   promised to start, at 7. It might not any more at 5, when the save is over. Job 2 ends early.
@@ -71,16 +60,6 @@ def test_preempted_agents_are_saved_and_their_nodes_given_to_the_job_that_waits(
     assert schedule.start_s.tolist() == [0, 3, 6, 10]
     last = [Slice(10, 13, 2, 0)] * 2 + [Slice(10, 13, 3, 0)]
     assert slices(schedule) == [Slice(0, 3, 2, 1), Slice(0, 5, 4, 1), *last]
-
-
-def test_agents_that_end_one_by_one_keep_a_wide_job_waiting() -> None:
-    # 11111222.....3333444   First come first served promises nothing, so at 5 an agent takes the node job 2 leaves.
-    # 11111aaaaaaas3333raa   At 8 job 3 waits for that agent alone, and no other one starts.
-    # aaaaaaas.....3333raa
-    # aaaaaaas.....3333raa
-    schedule = scheduled("fcfs", FOUR_JOBS, 4, length(8, synchronised=False, **COSTS))
-    assert schedule.start_s.tolist() == [0, 5, 13, 17]
-    assert slices(schedule) == [Slice(0, 8, 7, 1)] * 2 + [Slice(5, 13, 7, 1)] + [Slice(17, 20, 2, 0)] * 3
 
 
 def test_a_finite_queue_is_worked_off_exactly() -> None:

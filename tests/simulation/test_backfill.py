@@ -116,14 +116,6 @@ def test_jobs_that_were_refused_need_not_be_looked_at_again(cluster: Cluster, da
     assert easy(cluster, refused=refused) == decision
 
 
-def test_bounds_hold_for_refused_jobs_that_are_not_looked_at_again() -> None:
-    """The head waits for all units, 20 jobs are too long to overtake, and those that come now are too large."""
-    cluster = Cluster(4, now_s=NOW_S)
-    cluster.running.append(Job(0, 50, 50, 3, start_s=NOW_S))
-    cluster.waiting = [Job(0, 9, 9, 4), *(Job(0, 99, 99, 1) for _ in range(20)), *(Job(0, 9, 9, 2) for _ in range(20))]
-    assert easy(cluster, refused=21).starts == []
-
-
 def promises(cluster: Cluster, *, fast: bool = False) -> list[float]:
     """Return the start that conservative backfilling promises each job, with nothing promised before."""
     decide = compiled_conservative if fast else backfill.conservative

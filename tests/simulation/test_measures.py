@@ -201,14 +201,3 @@ def test_the_bins_of_a_window_add_up_to_the_window(workload: Workload, length_s:
     queue = waiting(schedule.workload.submit_s, schedule.start_s, edges_s) * np.diff(edges_s)
     inside_s = np.clip(schedule.start_s, window.begin_s, window.end_s) - schedule.workload.submit_s
     assert float(queue.sum()) == near(float(inside_s.sum()), abs=1e-6)  # Little's law, without its limit
-
-
-@given(workload=workloads())
-def test_size_classes_and_owners_have_every_job_once(workload: Workload) -> None:
-    schedule, _ = replayed(workload, 100)
-    found = measure(schedule)
-    assert sum(one.waits.jobs for one in found.size_classes) == found.started == found.jobs == len(workload)
-    assert sum(one.jobs for one in found.users) == found.jobs
-    weighted = sum(one.waits.jobs * (one.waits.mean_s or 0) for one in found.size_classes)
-    assert weighted == near(found.jobs * (found.waits.mean_s or 0))
-    assert sum(one.share for one in found.groups) == near(found.parts.regular_compute)

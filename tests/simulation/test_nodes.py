@@ -1,7 +1,5 @@
 """Machines whose nodes matter: by hand, against an oracle, and what must hold."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,12 +25,6 @@ def test_ten_jobs_with_easy_backfill_on_shared_nodes() -> None:
     assert schedule.jobs.node.tolist() == [0, -1, 1, -1, 1, 1, 1, 0, -1, -1]
 
 
-def test_a_job_is_as_slow_as_its_slowest_node() -> None:
-    machine = Machine((NodeClass(1, 4, "fast", speed=2), NodeClass(1, 4, "slow", speed=0.5)), Allocation.CORES)
-    schedule = replay(workload_of([(0, 10, 10, 4), (0, 10, 10, 4), (30, 10, 10, 5)]), machine, scheduler())
-    assert (schedule.end_s - schedule.start_s).tolist() == [5, 20, 20]
-
-
 def test_whole_nodes_of_several_classes_are_taken_until_their_cores_are_enough() -> None:
     machine = Machine((NodeClass(2, 4), NodeClass(1, 16, "large")), Allocation.NODES)
     schedule = replay(workload_of([(0, 10, 10, 5), (0, 10, 10, 1), (1, 10, 10, 1)]), machine, scheduler())
@@ -52,12 +44,6 @@ def test_a_job_goes_to_one_priority_whole_unless_it_is_larger_than_each() -> Non
         [(2, 3)],
         [(0, 4), (1, 4), (2, 1)],
     ]
-
-
-def test_a_job_may_prefer_a_node_that_has_room_for_all_of_it() -> None:
-    jobs = workload_of([(0, 10, 10, 3), (0, 10, 10, 2), (0, 10, 10, 3)])
-    schedule = replay(jobs, replace(TWO_NODES, prefers_one=True), scheduler())
-    assert [row[-1] for row in places(schedule)] == [[(0, 3)], [(1, 2)], [(0, 1), (1, 2)]]
 
 
 @pytest.mark.parametrize(

@@ -36,30 +36,12 @@ def ran(
     return replay(as_workload(jobs, groups=list(PERCENT)), of_processors(UNITS), scheduler, agents, until_s=until_s)
 
 
-def test_agents_go_before_the_jobs_of_owners() -> None:
-    """C's job has two units more than its own, but agents have four: they are saved, from 50 to 53."""
-    found = ran([Job(0, 100, 4, "C"), Job(0, 40, 2, "B"), Job(50, 10, 5, "A")], until_s=90)
-    assert found.start_s.tolist() == [0, 0, 53]
-    assert found.saves == 0
-
-
 def test_agents_go_first_even_where_the_others_that_must_be_preempted_would_be_enough_alone() -> None:
     """The job has its units at 52, and what C gave and A did not need may be agents' again; the first leave at 53."""
     found = ran([Job(0, 200, 8, "C"), Job(50, 10, 5, "A")], until_s=59)
     assert found.saves == 1
     assert found.start_s[1] == 52
     assert (found.agents.end_s[0], found.agents.units[0], found.agents.save_s[0]) == (53, 2, 3)
-
-
-def test_agents_and_others_make_room_together() -> None:
-    found = ran([Job(0, 200, 4, "C"), Job(0, 200, 4, "B"), Job(50, 10, 5, "A")], until_s=90)
-    assert found.saves == 1
-    assert found.start_s[2] == 53  # one of four units of C is missing: an agent's save is the longer one
-
-
-def test_what_is_no_claim_starts_on_agents_nodes_too() -> None:
-    found = ran([Job(0, 20, 1, "A"), Job(30, 10, 10, "C")], until_s=90)
-    assert found.start_s.tolist() == [0, 33]
 
 
 def test_without_preemption_a_claim_waits_for_the_boundary_and_no_agent_follows() -> None:

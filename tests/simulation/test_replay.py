@@ -95,35 +95,12 @@ def test_what_runs_when_the_replay_stops_has_no_end_but_a_stretch_up_to_then(kin
 
 
 @every_kind
-def test_nothing_starts_at_the_instant_at_which_the_replay_stops(kind: SchedulerKind) -> None:
-    schedule = replay(TWO_JOBS, of_processors(4), SchedulerSettings(kind=kind), until_s=10)
-    np.testing.assert_array_equal(schedule.start_s, [0, math.nan])
-    assert schedule.end_s[0] == 10
-
-
-@every_kind
-def test_jobs_of_no_time_end_at_the_instant_of_their_start(kind: SchedulerKind) -> None:
-    workload = workload_of([(3, 0, 0, 4), (3, 0, 0, 4), (3, 5, 5, 4), (3, 0, 5, 4)])
-    schedule = replay(workload, of_processors(4), SchedulerSettings(kind=kind))
-    assert schedule.start_s.tolist() == [3, 3, 3, 8]
-    assert schedule.end_s.tolist() == [3, 3, 8, 8]
-
-
-@every_kind
 def test_a_queue_that_is_kept_full_takes_a_job_whenever_one_starts(kind: SchedulerKind) -> None:
     workload = workload_of([(99, 10, 10, 2)] * 6)
     schedule = replay(workload, of_processors(2), SchedulerSettings(kind=kind), keep_waiting=2)
     assert schedule.start_s.tolist() == [0, 10, 20, 30, 40, 50]
     assert schedule.workload.submit_s.tolist() == [0, 0, 0, 10, 20, 30]
     assert workload.submit_s.tolist() == [99] * 6
-
-
-@every_kind
-def test_a_full_queue_can_be_stopped_before_all_have_entered_it(kind: SchedulerKind) -> None:
-    workload = workload_of([(0, 10, 10, 2)] * 6)
-    schedule = replay(workload, of_processors(2), SchedulerSettings(kind=kind), keep_waiting=2, until_s=15)
-    np.testing.assert_array_equal(schedule.start_s, [0, 10] + [math.nan] * 4)
-    np.testing.assert_array_equal(schedule.workload.submit_s, [0, 0, 0, 10] + [math.nan] * 2)
 
 
 @pytest.mark.parametrize("kind", ["fcfs", "easy", "priority", "omfs", "nodes"])

@@ -1,11 +1,8 @@
 """Slurm's accounting, read as sacct writes it."""
 
-import warnings
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.simulation.traces import SACCT_COLUMNS
 
 from gleaner.control.simulation.errors import BadTrace, cut
@@ -234,14 +231,6 @@ def test_a_last_line_that_is_cut_short_is_left_out_and_counted(tmp_path: Path, c
     assert found.cleaning.rules == (("left out: the last line has no line end, so it may be cut short", 1),)
 
 
-def test_a_line_that_is_too_short_within_a_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    path = Path("jobs.txt")
-    path.write_text(text({}, {})[:-30] + "\n")
-    with pytest.raises(BadTrace, match=r"jobs\.txt, line 3: expected 12 columns as in the header, found 9; a name"):
-        read(path)
-
-
 def test_a_job_that_ended_in_the_hour_that_comes_twice_counts(tmp_path: Path) -> None:
     job = {"Start": "2026-10-25T02:50:00", "End": "2026-10-25T02:10:00", "ElapsedRaw": "1200"}
     found = reading(tmp_path, job, columns=f"{HEADER},End")
@@ -310,26 +299,3 @@ def test_a_file_without_a_needed_column_says_which_and_how_to_get_it(tmp_path: P
 def test_a_header_alone_is_a_trace_without_jobs(tmp_path: Path) -> None:
     with pytest.raises(BadTrace, match=r"it holds no jobs$"):
         reading(tmp_path)
-
-
-ODD = """-1 0 999999999999999999 9999999999999999999999999 1e9 1.5 nan Unknown None 2026-02-30T10:00:00
-0001-01-01T00:00:00 101.batch 101+0 1-1:1:1 1:00:00 UNLIMITED Partition_Limit INVALID \xb2 \0 1K PENDING | 4Gn ? NaT"""
-odd = st.sampled_from(["", " ", "\x1c", "CANCELLED by 0", *ODD.split()]) | st.text(max_size=19)
-
-
-@settings(deadline=None)
-@given(changes=st.lists(st.dictionaries(st.sampled_from(HEADER.split(",")), odd, max_size=4), max_size=4))
-def test_whatever_a_column_holds_it_is_read_or_refused_in_one_line(
-    tmp_path_factory: pytest.TempPathFactory, changes: list[dict[str, str]]
-) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        try:
-            found = reading(tmp_path_factory.mktemp("sacct"), {"JobIDRaw": "1"}, *changes)
-        except BadTrace as refused:
-            assert "\n" not in str(refused)
-            assert len(str(refused)) <= 200
-        else:
-            assert (found.workload.submit_s >= 0).all()
-            assert (found.workload.run_s <= found.workload.limit_s).all()
-            assert (found.workload.processors > 0).all()

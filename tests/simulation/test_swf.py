@@ -52,24 +52,11 @@ def test_the_header_says_how_large_the_machine_is(tmp_path: Path) -> None:
     assert read(writing(tmp_path, JOBS)).processors is None
 
 
-@pytest.mark.parametrize("size", ["\xb2", "9" * 5000, "0", "4x"])
-def test_a_header_that_is_no_number_says_nothing(tmp_path: Path, size: str) -> None:
-    path = tmp_path / "log.swf"
-    path.write_bytes(f"; MaxProcs: {size}\n{JOBS}".encode("latin-1"))
-    assert read(path).processors is None
-
-
 def test_empty_lines_comments_between_jobs_and_line_ends_of_other_systems_do_no_harm(tmp_path: Path) -> None:
     path = tmp_path / "log.swf"
     first, second = JOBS.splitlines()
     path.write_bytes(f"\r\n{first}\r\n\r\n; in between\r\n  ; and not at the edge\r\n\t{second}  \r\n".encode())
     assert read(path).workload.job.tolist() == [1, 2]
-
-
-def test_a_header_in_another_alphabet_does_no_harm(tmp_path: Path) -> None:
-    path = tmp_path / "log.swf"
-    path.write_bytes(b"; Installation: Universit\xe4t\n" + JOBS.encode())
-    assert len(read(path).workload) == 2
 
 
 def test_a_compressed_log_is_known_by_its_bytes(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 import math
 import multiprocessing
-import os
-import signal
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +10,7 @@ import numpy as np
 import pytest
 from tests.simulation.made import busy
 
-from gleaner.control.simulation.errors import BadScenario, SimulationError
+from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.model import (
     Allocation,
     Machine,
@@ -84,11 +82,6 @@ def test_all_settings_see_the_same_histories_and_do_not_change_each_other() -> N
     ]  # fmt: skip
 
 
-@pytest.mark.slow
-def test_one_worker_and_two_give_the_same_answer() -> None:
-    assert compare(sweep(), 4, 1) == compare(sweep(), 4, 2)
-
-
 def interrupted_after(histories: int) -> Callable[[int, int], None]:
     def progress(done: int, _all: int) -> None:
         if done == histories:
@@ -104,16 +97,6 @@ def test_ctrl_c_ends_the_work_and_what_is_done_is_the_answer(workers: int) -> No
     assert {len(one.trials) for one in found} == {2}
     assert set(threading.enumerate()) <= before  # one that ends together with Python prints an error
     assert multiprocessing.active_children() == []
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_killed_is_one_clear_line() -> None:
-    def kill_one(done: int, _all: int) -> None:
-        if done == 1:
-            os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
-
-    with pytest.raises(SimulationError, match="a worker was killed"):
-        compare(sweep(), 1000, 2, kill_one)
 
 
 def compared(wait_s: float, won: float, *, spread: float = 0.1, length_s: float = 3600.0) -> Comparison:

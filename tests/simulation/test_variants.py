@@ -32,12 +32,6 @@ def test_a_trace_is_cut_into_weeks_or_days_or_not_at_all(days: float, block_s: f
     assert (how.block_s, how.blocks) == (block_s, blocks)
 
 
-def test_jobs_that_fill_no_week_are_counted_and_named() -> None:
-    how = variation(hourly(60))
-    assert how.left_out == 24 * 4 + 1
-    assert "its last 97 jobs fill no whole week and are left out" in how.said
-
-
 def test_a_variant_is_made_of_whole_weeks_that_keep_their_hours() -> None:
     workload = hourly(60, first_s=1e6)
     changed = variant(workload, MACHINE, variation(workload), 7)
@@ -46,14 +40,6 @@ def test_a_variant_is_made_of_whole_weeks_that_keep_their_hours() -> None:
     assert (np.diff(weeks, axis=1) == 1).all()  # within a week all jobs of one week, in order
     assert (weeks[:, 0] % 168 == 1).all()
     assert (np.diff(changed.submit_s) == 3600).all()
-
-
-def test_a_history_of_a_long_trace_has_half_a_year() -> None:
-    workload = hourly(400)
-    how = variation(workload)
-    assert (how.blocks, how.drawn) == (57, 26)
-    assert len(variant(workload, MACHINE, how, 1)) == 26 * 168
-    assert "26 weeks drawn with replacement from the 57" in how.said
 
 
 def test_a_short_trace_stays_itself_but_for_a_minute() -> None:

@@ -41,10 +41,10 @@ IN_MEMORY = ("mount", "-t", "tmpfs", "-o", "size=8g", "gleaner-tests")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Tests that run in one process, beside the other parts."""
+    """Tests that run in one process, beside the other parts; or the static checks."""
 
     name: str
-    marks: str
+    marks: str = ""
     """Its tests, as pytest's -m."""
     folders: tuple[str, ...] = ("tests",)
     """Folders of these tests; no other files are read."""
@@ -58,8 +58,8 @@ class Part:
 
 WITHOUT_SCHEMA = ("-p", "no:schemathesis", f"--ignore={SCHEMA}")
 """To collect the tests of the API's schema draws their cases, six seconds of a core: only one process does it."""
-TESTING = "testing"
-"""Debian's suite with newer versions of Docker, runc and CRIU. The runtimes are tried on it in `make test-all`."""
+STATIC, TESTING = "static", "testing"
+"""`testing` is Debian's suite, whose newer Docker, runc and CRIU the runtimes are tried on in `make test-all`."""
 PARTS = (
     # What waits for a real cluster comes first to a core; the others fill what it leaves.
     Part("cluster", "cluster", ("tests/real_cluster", "tests/slurm"), WITHOUT_SCHEMA, needs="cluster"),
@@ -80,8 +80,8 @@ PARTS = (
         options=("--numprocesses", "3", "--dist", "worksteal", *WITHOUT_SCHEMA),
         niceness=10,
     ),
+    Part(STATIC, niceness=5),
 )
-STATIC = "static"
 PYRIGHT_READS = "control agent lab demo"
 """In `make test`. mypy reads the tests, with the bodies of functions that have no types. pyright would read them by its
 basic rules, which takes as long as half of the program."""
@@ -126,7 +126,8 @@ class Process:
         """Return how far it is."""
         tests = self.tests
         failed = sum(test.failed for test in tests)
-        return f"{self.part.name} {sum(test.ended for test in tests)}" + (f" ({failed} failed)" if failed else "")
+        ended = f" {sum(test.ended for test in tests)}" if tests else ""
+        return f"{self.part.name}{ended}" + (f" ({failed} failed)" if failed else "")
 
 
 class Run:
@@ -254,17 +255,20 @@ class Run:
         """Start the parts that waited for this step."""
         for part in PARTS:
             if part.needs == need and self.wants(part.name) and not (self.interrupted or self.is_over):
-                marks = part.marks if self.all else f"({part.marks}) and not extended"
-                where = [] if any("/" in option for option in self.pytest_options) else part.folders
-                self.parts.append(self._start(part, [*part.options, "-m", marks, *self.pytest_options, *where]))
+                self.parts.append(self._start(part))
 
-    def _start(self, part: Part, options: Sequence[str]) -> Process:
+    def _start(self, part: Part) -> Process:
         log, report_log = OUTPUT / f"{part.name}.log", OUTPUT / f"{part.name}.jsonl"
-        folder = self.folder / part.name[0]
-        words = ["nice", "-n", str(part.niceness)]
-        words += [str(BIN / "pytest"), f"--report-log={report_log}", f"--basetemp={folder}", *options]
+        if part.name == STATIC:
+            words = ["make", "--no-print-directory", STATIC, *([] if self.all else [f"PYRIGHT_READS={PYRIGHT_READS}"])]
+        else:
+            marks = part.marks if self.all else f"({part.marks}) and not extended"
+            where = [] if any("/" in option for option in self.pytest_options) else part.folders
+            words = [str(BIN / "pytest"), f"--report-log={report_log}", f"--basetemp={self.folder / part.name[0]}"]
+            words += [*part.options, "-m", marks, *self.pytest_options, *where]
         with log.open("wb") as out:
-            process = self._popen(words, out, **({"GLEANER_TEST_NODES": part.nodes} if part.nodes else {}))
+            nodes = {"GLEANER_TEST_NODES": part.nodes} if part.nodes else {}
+            process = self._popen(["nice", "-n", str(part.niceness), *words], out, **nodes)
         return Process(part, process, log, report_log, time.monotonic())
 
     def _popen(self, words: Sequence[str], out: IO[bytes], **environment: str) -> "subprocess.Popen[bytes]":
@@ -282,15 +286,7 @@ class Run:
                 start_new_session=True,
             )
 
-    def static(self) -> "subprocess.Popen[bytes] | None":
-        """Start the static checks beside the tests."""
-        if not self.wants(STATIC):
-            return None
-        with (OUTPUT / "static.log").open("wb") as out:
-            words = ["nice", "-n", "5", "make", "--no-print-directory", "static"]
-            return self._popen(words if self.all else [*words, f"PYRIGHT_READS={PYRIGHT_READS}"], out)
-
-    def wait(self, preparing: threading.Thread, static: "subprocess.Popen[bytes] | None") -> None:
+    def wait(self, preparing: threading.Thread) -> None:
         """Wait for everything, say how far it is, and end what takes longer than the limit."""
         said_s = time.monotonic()
         while True:
@@ -300,14 +296,11 @@ class Run:
             for one in parts:
                 if one not in running and not one.took_s:
                     one.took_s = time.monotonic() - one.began_s
-                    self.say(f"{one.part.name}: ended after {one.took_s:.0f} s ({one.progress} tests)")
-            if static and static.poll() is not None:
-                self._judge_static(static)
-                static = None
-            if not running and not is_preparing and not static:
+                    self.say(f"{one.part.name}: ended after {one.took_s:.0f} s ({one.progress})")
+            if not running and not is_preparing:
                 return
             if self.left_s() == 0:
-                self._over(running, static)
+                self._over(running)
                 return
             if time.monotonic() - said_s > SAY_EVERY_S:
                 said_s = time.monotonic()
@@ -318,22 +311,15 @@ class Run:
         """Return the time that is left for the run; None if it has no limit."""
         return None if self.limit_s is None else max(0.0, self.began_s + self.limit_s - time.monotonic())
 
-    def _judge_static(self, static: "subprocess.Popen[bytes]") -> None:
-        self.say(f"static checks: {'passed' if static.returncode == 0 else 'FAILED'}")
-        if static.returncode:
-            self.red.append("static checks:\n" + tail_of(OUTPUT / "static.log", 40))
-
-    def _over(self, running: Sequence[Process], static: "subprocess.Popen[bytes] | None") -> None:
+    def _over(self, running: Sequence[Process]) -> None:
         """Say what was running when the limit passed, and end it."""
         self.is_over = True
         self.red.append(f"the run took longer than {(self.limit_s or 0) / 60:g} min")
         if self.step_now:
             self.red.append(f"the set-up was in {self.step_now}")
-        if static:
-            self.red.append("the static checks were going on")
         for one in running:
             began = [test.id for test in one.tests if not test.ended]
-            self.red.append(f"{one.part.name} was in {', '.join(began) or 'a set-up'}")
+            self.red.append(f"{one.part.name} was in {', '.join(began) or 'no test'}")
         for one in running:
             one.kill()
 
@@ -344,6 +330,7 @@ class Run:
         for one in self.parts:
             status = one.process.returncode
             _, is_whole = report.read(one.report_log)
+            is_whole |= one.part.name == STATIC
             if not is_whole or status not in ((0, NO_TESTS) if self.pytest_options else (0,)):
                 self.red.append(f"{one.part.name} ended with {status}:\n{failures_in(one.log)}")
         begun = {one.part.name for one in self.parts}
@@ -408,7 +395,7 @@ def run_parts(run: Run) -> None:
         if run.wants("nodes") or run.wants("cluster"):
             preparing.start()
         run.begin("venv")
-        run.wait(preparing, run.static())
+        run.wait(preparing)
         run.judge()
     except (SetUpFailed, OSError) as error:  # such as a full disk
         run.red.append(str(error))
@@ -425,7 +412,7 @@ def main() -> int:
     parser.add_argument("--limit-min", type=float, default=LIMIT_MIN, help="0 for no limit")
     parser.add_argument("options", nargs="*", help="files, and pytest's own options, behind --")
     arguments = parser.parse_args()
-    unknown = {*filter(None, arguments.only.split(","))} - {STATIC, *(part.name for part in PARTS)}
+    unknown = {*filter(None, arguments.only.split(","))} - {part.name for part in PARTS}
     if unknown:
         parser.error(f"--only: there is no part {', '.join(sorted(unknown))}")
     # Whoever ends what started this run ends the run.

@@ -1,6 +1,5 @@
 """An HTTPS server that misbehaves in the way that the path says, with a certificate of its own."""
 
-import datetime
 import gzip
 import ssl
 import threading
@@ -8,14 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from tests.certificates import self_signed
 
 CONTENT = b"Beams:eCM = 8000.\n" * 1000
 
@@ -55,8 +50,7 @@ class BadServer:
 @contextmanager
 def bad_server(place: Path) -> Iterator[BadServer]:
     """Serve until the end."""
-    certificate, key = place / "cert.pem", place / "key.pem"
-    _write_certificate(certificate, key)
+    certificate, key = self_signed(place)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(certificate, key)
@@ -72,26 +66,6 @@ def bad_server(place: Path) -> Iterator[BadServer]:
         server.shutdown()
         running.join()
         server.server_close()
-
-
-def _write_certificate(certificate: Path, key: Path) -> None:
-    secret, subject = (
-        ec.generate_private_key(ec.SECP256R1()),
-        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "here")]),
-    )
-    names = [x509.IPAddress(ip_address("127.0.0.1")), x509.DNSName("localhost")]
-    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
-    made = (
-        x509.CertificateBuilder(subject, subject, secret.public_key(), x509.random_serial_number())
-        .not_valid_before(now - 3 * day)
-        .not_valid_after(now + day)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(secret, hashes.SHA256())
-    )
-    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    plain = serialization.NoEncryption()
-    key.write_bytes(secret.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain))
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,6 +1,5 @@
 """Inputs from a real server of S3, and results to it: an object is there when all of it is."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,10 +153,3 @@ def test_an_upload_that_breaks_off_leaves_no_object_and_no_parts(site: S3Site, t
     assert ("Service Unavailable" in report.failed, report.may_pass) == (True, True)
     assert set(site.objects("broken/7/")) == {"a"}
     assert site.uploads("broken/") == []
-
-
-@pytest.mark.extended
-def test_a_name_that_no_key_has_is_one_line(site: S3Site, tmp_path: Path) -> None:
-    odd = delivered(tmp_path, site, "names/7/", {os.fsdecode(b"\xff.root"): b"a"})
-    assert "has letters that Gleaner gives to no key of S3" in odd.failed
-    assert (odd.may_pass, site.objects("names/7/")) == (False, {})

@@ -2,7 +2,6 @@
 
 import hashlib
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.certificates import self_signed
 from tests.transfer.node import Node, with_list
 from tests.transfer.xrootd_server import Issuer, Relay, relay_to, xrootd
 
@@ -50,12 +50,7 @@ def site() -> Iterator[Site]:
     (place / "files" / "pub" / "mine.root").chmod(0)
     (place / "files" / "pub" / "two words.root").write_bytes(b"two words")
     (place / "files" / "pub" / "list.meta4").write_text(METALINK)
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-         "-subj", "/CN=here", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", place / "key.pem",
-         "-out", place / "cert.pem"],
-        check=True, capture_output=True, timeout=60,
-    )  # fmt: skip
+    self_signed(place)
     issuer = Issuer(place)
     export = (*(f"all.export /{folder} r/o" for folder in ("pub", "moved", "loop")), "all.export /new")
     try:

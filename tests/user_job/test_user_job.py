@@ -207,18 +207,6 @@ def test_what_is_left_of_jobs_that_slurm_has_forgotten_is_removed(tmp_path: Path
     assert (at.latest(), at.storage.keys("")) == ((), [])
 
 
-def test_what_else_the_user_has_put_into_the_folder_is_left_alone(tmp_path: Path) -> None:
-    at = catalog(tmp_path)
-    at.set_up(is_first=True, now_s=0)
-    saved(at, 3, 1)
-    for key in ("jobs/66/attempt-mine/checkpoint-1", "jobs/mine/attempt-1/checkpoint-1", "jobs/66/mine"):
-        with at.storage.draft(key) as draft:
-            draft.publish({})
-    assert at.next_attempt() == 4
-    Catalog(at.root, 67, "q").remove_forgotten(frozenset({"67"}))
-    assert at.storage.keys("") == ["jobs/mine/attempt-1/checkpoint-1"]
-
-
 # ── how it goes ──
 
 
@@ -563,15 +551,6 @@ def test_where_it_cannot_run_it_says_what_to_do(why: str) -> None:
 def test_a_variable_is_name_and_value(wrong: str) -> None:
     with pytest.raises(main.Unfit, match="NAME=VALUE"):
         main.variables([wrong])
-
-
-@pytest.mark.parametrize(("text", "said"), [("4Q", "must be like 4096 (in MiB) or 4G"), ("3", "at least 6, found 3")])
-def test_memory_takes_units_as_glean_submit_does(text: str, said: str) -> None:
-    assert main.memory_of("4G") == 4096
-    with pytest.raises(main.Unfit) as refused:
-        main.memory_of(text)
-    assert str(refused.value).startswith("--memory-mib ")
-    assert said in str(refused.value)
 
 
 def test_places_are_looked_at_before_anything_is_computed(tmp_path: Path) -> None:

@@ -140,7 +140,9 @@ def test_a_campaign_file_is_uploaded_gets_an_image_and_shows_its_wrong_line(
     tab.page.goto(admin.good("web").strip())
     tab.page.get_by_role("link", name="Submit", exact=True).click()
     file = FilePayload(name="runs.yaml", mimeType="text/yaml", buffer=b"image: a\ncpu: 3\ngroup: atlas\n")
-    tab.page.get_by_label("Upload it").first.set_input_files([file])
+    upload = tab.page.get_by_label("Upload it").first
+    expect(upload).to_be_visible()  # the page's script has begun
+    upload.set_input_files([file])
     field = tab.page.locator("#campaign")
     expect(field).to_have_value("image: a\ncpu: 3\ngroup: atlas\n")
     tab.page.get_by_label("Image").select_option("site/pythia:8.3")
