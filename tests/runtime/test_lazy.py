@@ -161,7 +161,7 @@ def lines_of_killed(node: Node, work: Work, saved: Published, number: int, name:
     (place / "stop").touch()
     work._read(node, container)
     with suppress(ContainerKilled):
-        node.runtime.wait(container)
+        assert node.runtime.wait(container).exit_code == 0, f"{number}: it broke, for example on zeros in its memory"
     work.end(node, container)
     (place / "stop").unlink()
     return work.lines

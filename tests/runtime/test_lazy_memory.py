@@ -102,3 +102,4 @@ def test_a_process_whose_block_has_rotted_is_killed_before_it_reads_it(tmp_path:
         assert job.job.wait(60) == -9
         assert not memory.wait()
         assert isinstance(memory.failure, ArchiveBroken)
+        assert not memory.is_sent

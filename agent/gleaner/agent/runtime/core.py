@@ -220,15 +220,15 @@ class ContainerRuntime(Runtime):
         except Gone as error:
             raise ContainerKilled("its container was removed by somebody else") from error
         end, at_its_limit = ended
-        failure = None
+        failure, is_whole = None, True
         if (memory := self._memory.get(container)) is not None:
-            failure = memory.failure
+            failure, is_whole = memory.failure, memory.is_sent
             memory.end()
         line = self._inits_lines.get(container, str)()
+        if end.exit_code == KILLED and not is_whole:  # also at its limit: children share nothing that comes later
+            why = ReturnReason.CHECKPOINT_BROKEN if isinstance(failure, ArchiveBroken) else ReturnReason.NODE_FAULT
+            raise ContainerKilled(f"it was killed before all its memory had come: {failure or 'nobody says why'}", why)
         if end.exit_code == KILLED and not at_its_limit and not line:
-            if failure is not None:
-                why = ReturnReason.CHECKPOINT_BROKEN if isinstance(failure, ArchiveBroken) else ReturnReason.NODE_FAULT
-                raise ContainerKilled(f"its memory did not come: {failure}", why) from failure
             raise ContainerKilled("its container was killed from outside, and not for its memory limit")
         return replace(end, reason=_reason(end.exit_code, line))
 

@@ -28,6 +28,8 @@ from gleaner.agent.system.ipc import receive_all
 ORDER_PART = "order.json"
 """The blocks that were waited for after a restore: the process's number, and the address."""
 _LONGEST_ORDER = 4096
+_MOST_PROCESSES = 2
+"""The init and one program. What a child lacks when it is forked it gets as its own, where it would have shared it."""
 _USER_NAMESPACE = "userns-"
 
 Waits = list[tuple[int, int]]
@@ -51,6 +53,8 @@ class LazyMemory:
         self._began_s = 0.0
         self.waits: Waits = []
         """The pages that processes have waited for, in order."""
+        self.is_sent = True
+        """False while there is memory to send."""
         self.complete_s: float | None = None
         """For how long the memory has come; None if not all is there."""
         self.failure: Exception | None = None
@@ -76,7 +80,7 @@ class LazyMemory:
 
     def begin(self, connection: socket.socket) -> None:
         """Begin to answer the page server at this connection."""
-        self._connection, self._began_s = connection, time.monotonic()
+        self._connection, self._began_s, self.is_sent = connection, time.monotonic(), False
         for act in (self._send, self._hear):
             threading.Thread(target=act, args=(connection,), daemon=True).start()
 
@@ -92,6 +96,7 @@ class LazyMemory:
             for plan in plans:
                 every = range(len(self._starts[plan.process]) - 1)
                 self._send_blocks(connection, plan, self._after_waits(connection, every))
+            self.is_sent = True
         except (StorageError, OSError) as error:
             self.failure = error if self.complete_s is None else None
             self.end()
@@ -171,8 +176,8 @@ def _plans(archive: FolderArchive) -> dict[int, LazyPlan]:
         found = plans(images["mm"], images["pagemap"])
     except (NotUnderstood, ValueError, struct.error):  # CRIU says better what is wrong with it
         return {}
-    is_whole = all(PREFIX + plan.pages in archive.parts for plan in found.values())
-    return found if is_whole and any(plan.lazy for plan in found.values()) else {}
+    is_fit = len(found) <= _MOST_PROCESSES and all(PREFIX + plan.pages in archive.parts for plan in found.values())
+    return found if is_fit and any(plan.lazy for plan in found.values()) else {}
 
 
 def _order(archive: FolderArchive) -> Waits:
