@@ -40,7 +40,7 @@ def test_agents_take_the_last_nodes_of_those_that_are_wholly_idle() -> None:
     ]
 
 
-def test_no_agent_starts_where_it_would_delay_a_promise() -> None:
+def test_no_agent_starts_where_it_would_delay_a_regular_jobs_promised_start() -> None:
     # Job 2 needs both nodes and is promised 30, but a round ends at 140: the second node stays idle. So does the first
     # from 110 on, when job 3 has ended early, for job 5 needs it at 130.
     workload = workload_of([(0, 30, 30, 2), (0, 70, 70, 8), (2, 10, 30, 4), (2, 30, 30, 4), (2, 10, 10, 8)])
