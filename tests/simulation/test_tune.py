@@ -145,8 +145,8 @@ def test_the_first_sentence_has_the_wait_and_the_node_hours() -> None:
     # 0.2 of 8 nodes for 720 h are 1,152 node hours of the 2,304 that are idle.
     first, why, pays, costs, _small = sentences(answer(compared(58, 0.2)))
     assert first == (
-        "Agents of 1 h, with preemption: regular jobs wait 100 min on average without agents, and 58 s longer with them "
-        "(+44 s to +72 s). Of 2,304 idle node hours a month, 1,152 are harvested."
+        "Agents of 1 h, with preemption: regular jobs wait 100 min on average without agents, and 58 s longer with "
+        "them (+44 s to +72 s). Of 2,304 idle node hours a month, 1,152 are harvested."
     )
     assert why == "No other setting that lengthens the mean wait by at most 180 s (--wait-limit) harvests more."
     assert pays == "90 % of the jobs start later than without agents, by 10 min on average, and 5 % earlier, by 85 min."
