@@ -31,6 +31,8 @@ _LONGEST_ORDER = 4096
 _MOST_PROCESSES = 2
 """The init and one program. What a child lacks when it is forked it gets as its own, where it would have shared it."""
 _USER_NAMESPACE = "userns-"
+_TOGETHER = 4
+"""The number of blocks that are sent when a process waits for the first of them: it may read on."""
 
 Waits = list[tuple[int, int]]
 Run = tuple[int, int, int]
@@ -88,7 +90,7 @@ class LazyMemory:
         order, plans = _order(self._archive), [plan for plan in self.plans.values() if plan.lazy]
         try:
             for process, number in iter(self._wanted.get, None):
-                self._send_blocks(connection, self.plans[process], [number])
+                self._send_wanted(connection, process, number)
             for plan in plans:
                 before = (self._block(plan, address) for process, address in order if process == plan.process)
                 numbers = (number for number in before if number is not None)
@@ -106,8 +108,12 @@ class LazyMemory:
         for number in numbers:
             while not self._wanted.empty():
                 if (wanted := self._wanted.get()) is not None:
-                    self._send_blocks(connection, self.plans[wanted[0]], [wanted[1]])
+                    self._send_wanted(connection, *wanted)
             yield number
+
+    def _send_wanted(self, connection: socket.socket, process: int, number: int) -> None:
+        end = min(number + _TOGETHER, len(self._starts[process]) - 1)
+        self._send_blocks(connection, self.plans[process], range(number, end))
 
     def _send_blocks(self, connection: socket.socket, plan: LazyPlan, numbers: Iterable[int]) -> None:
         reading: deque[int] = deque()
