@@ -110,7 +110,7 @@ def test_a_terminated_agent_does_not_wait_for_slurm_to_say_why(
     ],
     ids=["preempted after the warning", "preempted", "cancelled", "with a kill wait of four seconds"],
 )
-def test_an_agent_told_to_leave_saves_its_job_within_the_grace_time(
+def test_a_preempted_or_cancelled_agent_saves_its_job_within_the_grace_time(
     control: Control,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

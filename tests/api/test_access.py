@@ -81,7 +81,7 @@ def leads(harness: ApiHarness) -> tuple[bool, bool]:
 
 
 @pytest.mark.slow
-def test_a_user_sees_and_changes_only_the_own_groups_jobs(harness: ApiHarness) -> None:
+def test_a_user_sees_and_changes_only_the_own_groups_jobs_logs_and_results(harness: ApiHarness) -> None:
     job = harness.user.submit()
     stranger = harness.caller("user", "carol", "cms")
     for answer in [

@@ -194,7 +194,9 @@ def test_results_of_a_campaign_go_into_a_folder_a_run_once(harness: CliHarness) 
     assert "(zmumu-2) has no output: it is New" in err
     harness.node.complete(*harness.node.claim(), files={})
     (top / "zmumu-1" / "mine").rmdir()
-    assert harness.good(*wanted).endswith("\n\n1 result already there, not fetched again\n")
+    told = harness.good(*wanted)
+    assert told.endswith("\n\n1 result already there, not fetched again\n")
+    assert "without a file: 1 (" in told
     found = {str(p.relative_to(top)): p.read_bytes() for p in top.rglob("[!.]*") if p.is_file()}
     assert found == {"zmumu-0/hist.txt": b"one", "zmumu-0/sub/more.txt": b"1", "zmumu-1/hist.txt": b"two"}
     assert harness.good(*wanted) == "3 results already there, not fetched again\n"

@@ -46,7 +46,7 @@ def test_what_is_assumed_or_left_out_is_said_and_nothing_may_keep_the_limit(
 ) -> None:
     assert asked("--wait-limit", "0s", "--lengths", "100s,1h", "--set", "agents.preemption=false") == 1
     said = capsys.readouterr()
-    assert said.out.startswith("No setting is sure to win and to keep the mean wait from growing by more than 0 s")
+    assert said.out.startswith("No setting is sure to harvest and to lengthen the mean wait by at most 0 s")
     assert "glean: --save and --restore not given: 60 s assumed, and the answer depends on it" in said.err
     assert "glean: agents of 100 s would compute nothing and are left out" in said.err
 

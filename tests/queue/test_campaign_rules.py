@@ -88,7 +88,7 @@ def test_the_others_start_when_the_first_have_succeeded(harness: QueueHarness) -
 
 
 @pytest.mark.parametrize("most", ["1", "10%", "19%"])
-def test_when_too_many_have_failed_the_rest_is_held_once(harness: QueueHarness, most: str) -> None:
+def test_past_max_failures_the_rest_is_held_once_with_the_reason(harness: QueueHarness, most: str) -> None:
     campaign = Campaign(harness, max_failures=most, max_running=4)
     assert campaign.claim() == [0, 1, 2, 3]
     campaign.end(0, exit_code=1)

@@ -41,7 +41,9 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("how", "end"), ENDS)
-def test_a_program_that_ends_by_itself_ends_as_elsewhere(node: Node, work: Work, how: str, end: End) -> None:
+def test_a_program_killed_by_a_signal_is_told_from_one_that_returns_its_code(
+    node: Node, work: Work, how: str, end: End
+) -> None:
     container = work.start(node, f"import ctypes, os; print('ready'); {how}")
     assert node.runtime.wait(container) == end
     assert not list(work.folder(node).iterdir())

@@ -40,7 +40,7 @@ def test_agents_take_the_last_nodes_of_those_that_are_wholly_idle() -> None:
     ]
 
 
-def test_no_agent_starts_where_it_would_delay_a_promise() -> None:
+def test_no_agent_starts_where_it_would_delay_a_regular_jobs_promised_start() -> None:
     # Job 2 needs both nodes and is promised 30, but a round ends at 140: the second node stays idle. So does the first
     # from 110 on, when job 3 has ended early, for job 5 needs it at 130.
     workload = workload_of([(0, 30, 30, 2), (0, 70, 70, 8), (2, 10, 30, 4), (2, 30, 30, 4), (2, 10, 10, 8)])
@@ -92,14 +92,15 @@ def test_agents_and_jobs_never_share_a_node(
 def test_where_nodes_are_alike_agents_do_the_same_as_where_they_are_counted(
     case: tuple[Workload, Machine], synchronised: bool, preemption: bool
 ) -> None:
+    """Which agent is preempted may differ: by its node's place, or by its end. So there only the jobs are compared."""
     from gleaner.control.simulation.replay import nodes, queueing
 
     workload, machine = case
-    ours = agents(50, synchronised=synchronised).model_copy(update={"preemption": preemption})
+    ours = agents(50, synchronised=synchronised or preemption).model_copy(update={"preemption": preemption})
     request = ReplayRequest(workload, of_nodes(machine.cores), scheduler("easy"), ours, until_s=500)
     one, other = nodes.run(request), queueing.run(request)
     assert one.start_s.tobytes() == other.start_s.tobytes()
-    assert between(one.agents, 0, 500) == pytest.approx(between(other.agents, 0, 500))
+    assert preemption or between(one.agents, 0, 500) == pytest.approx(between(other.agents, 0, 500))
 
 
 def test_a_job_starts_when_the_agents_on_its_nodes_are_saved_and_leaves_the_other_agents_alone() -> None:

@@ -86,7 +86,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
 
 
 @given(cluster=clusters())
-def test_easy_decides_as_its_readable_form(cluster: Cluster) -> None:
+def test_easy_decides_as_its_readable_form_which_never_delays_the_first_waiting_job(cluster: Cluster) -> None:
     decision = easy(cluster)
     waiting = list(cluster.waiting)
     readable_easy(cluster)

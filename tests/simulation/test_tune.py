@@ -128,15 +128,15 @@ def test_the_first_sentence_has_the_wait_and_the_node_hours() -> None:
     # 0.2 of 8 nodes for 720 h are 1,152 node hours of the 2,304 that are idle.
     first, why, pays, costs, _small = sentences(answer(compared(58, 0.2)))
     assert first == (
-        "Agents of 1 h, with preemption: regular jobs wait 58 s longer on average (of 100 min; between +44 s and +72 s)"
-        "; 1,152 of 2,304 idle node hours a month are won."
+        "Agents of 1 h, with preemption: regular jobs wait 100 min on average without agents, and 58 s longer with "
+        "them (+44 s to +72 s). Of 2,304 idle node hours a month, 1,152 are harvested."
     )
-    assert why.startswith("Of the settings that lengthen the mean wait by at most 180 s (--wait-limit)")
+    assert why == "No other setting that lengthens the mean wait by at most 180 s (--wait-limit) harvests more."
     assert pays == "90 % of the jobs start later than without agents, by 10 min on average, and 5 % earlier, by 85 min."
     assert costs.startswith("A save takes 0 s and a restore 0 s in these replays")
     failed, nearest, *_ = sentences(answer(compared(-3000, 0.0), machine=of_nodes(2)))
-    assert failed.startswith("No setting is sure to win and to keep the mean wait from growing by more than 180 s")
-    assert "regular jobs wait 50 min less on average" in nearest
+    assert failed.startswith("No setting is sure to harvest and to lengthen the mean wait by at most 180 s")
+    assert "and 50 min less with them" in nearest
 
 
 @pytest.mark.parametrize(

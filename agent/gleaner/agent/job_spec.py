@@ -1,6 +1,6 @@
 """The specification of a job: what a user submits, what the queue stores as one document, what an agent runs.
 
-A new option of a job is a field of `JobSpec`, and is named again only where people give it and see it, and where it
+A new key of a job is a field of `JobSpec`, and is named again only where people give it and see it, and where it
 takes effect (CONTRIBUTING.md). Times are in seconds, memory is in MiB. In a campaign, `{index}` becomes the job's index
 and `{mass}` its value of the parameter `mass` (`resolved`).
 """

@@ -48,7 +48,11 @@ Weight = Annotated[float, Field(ge=0, le=MAX_ID), NUMBER]
 
 
 VERSION = 1
-"""The version of all messages together. Both sides must have the same, until the first tag."""
+"""The version of all messages together.
+
+It stays 1 before the tag of 0.2.0, because agents and control are always installed together. From the tag on, the first
+change of a message after each release raises it by one, and `_same` also accepts the version before.
+"""
 
 
 class Message(BaseModel):

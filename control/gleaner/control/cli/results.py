@@ -102,7 +102,7 @@ def _fetch(
 
 
 def _shown(fetched: Sequence[Fetched]) -> Iterator[Table | str]:
-    """Yield the new results, and the number of those that were there."""
+    """Yield the new results, the number of those without a file, and the number of those that were there."""
     new = [each for each in fetched if each.is_new]
     if new:
         yield Table.of(
@@ -113,5 +113,8 @@ def _shown(fetched: Sequence[Fetched]) -> Iterator[Table | str]:
             },
             right=("JOB", "FILES"),
         )  # fmt: skip
+    if empty := [each.job for each in new if not each.files]:
+        why = "none was written, or none fits --only or `outputs: keep`"
+        yield f"without a file: {len(empty)} ({why}; see glean show {empty[0]})"
     if there := len(fetched) - len(new):
         yield f"{there} result{'s' if there > 1 else ''} already there, not fetched again"

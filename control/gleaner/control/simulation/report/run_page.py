@@ -70,13 +70,13 @@ def _verdict(found: Measures) -> str:
             f"{number(found.jobs, 0)} jobs; the machine computes {percent(found.effective_load)} of the time "
             f"and is idle {percent(found.idle)} of it."
         )
-    won = effect.effective_load.absolute
+    harvested = effect.effective_load.absolute
     idle = effect.idle.before
-    share = f", {percent(won / idle, 0)} of what was idle" if idle > 0 else ""
+    share = f", {percent(harvested / idle, 0)} of what was idle" if idle > 0 else ""
     waits = effect.mean_wait_s
     relative = f" ({change(waits.relative)})" if waits.relative is not None else ""
     return (
-        f"Agents win {100 * won:.2f} points of effective load{share}. Regular jobs wait {duration(waits.after)} "
+        f"Agents add {100 * harvested:.2f} points of effective load{share}. Regular jobs wait {duration(waits.after)} "
         f"on average instead of {duration(waits.before)}{relative}; {percent(effect.later, 1)} of them start later, "
         f"{percent(effect.earlier, 1)} earlier."
     )

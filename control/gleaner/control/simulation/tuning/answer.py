@@ -19,7 +19,7 @@ _PLACED = {
 
 @dataclass(frozen=True, slots=True)
 class TuningAnswer:
-    """All comparisons, and the setting that wins most within the limit on the wait."""
+    """All comparisons, and the setting that harvests most within the limit on the wait."""
 
     sweep: Sweep
     comparisons: tuple[Comparison, ...]
@@ -36,7 +36,7 @@ class TuningAnswer:
 
     @property
     def best(self) -> Comparison | None:
-        """The setting that wins most of those within the limit; None if there is none."""
+        """The setting that harvests most of those within the limit; None if there is none."""
         return max(filter(self.is_within, self.comparisons), key=lambda one: one.load_growth.mean, default=None)
 
     @property
@@ -45,7 +45,7 @@ class TuningAnswer:
         return min(self.comparisons, key=lambda one: one.wait_growth_s.high)
 
     def is_within(self, one: Comparison) -> bool:
-        """Return True if the whole interval of the wait is within the limit, and that of what is won above 0."""
+        """Return True if the whole interval of the wait is within the limit, and that of what is harvested above 0."""
         return one.wait_growth_s.high <= self.limit_s and one.load_growth.low > 0
 
     def node_hours(self, load: float) -> float:
@@ -85,25 +85,25 @@ def signed(growth_s: float, beside_s: float = 0) -> str:
 
 
 def sentence(found: TuningAnswer, one: Comparison) -> str:
-    """Return what one setting does to regular jobs, and what it wins."""
+    """Return what one setting does to regular jobs, and what it harvests."""
     wait_s, idle = one.wait_growth_s, 1 - one.mean("load_without")
     low, high = signed(wait_s.low, wait_s.high), signed(wait_s.high, wait_s.low)
     return (
-        f"{name(one.agents)}: regular jobs wait {rough(abs(wait_s.mean))} {'less' if wait_s.mean < 0 else 'longer'} on "
-        f"average (of {rough(found.wait_without_s)}; between {low} and {high}); "
-        f"{found.node_hours(one.load_growth.mean):,.0f} of {found.node_hours(idle):,.0f} idle node hours a month "
-        "are won."
+        f"{name(one.agents)}: regular jobs wait {rough(found.wait_without_s)} on average without agents, and "
+        f"{rough(abs(wait_s.mean))} {'less' if wait_s.mean < 0 else 'longer'} with them ({low} to {high}). Of "
+        f"{found.node_hours(idle):,.0f} idle node hours a month, {found.node_hours(one.load_growth.mean):,.0f} are "
+        "harvested."
     )
 
 
 def sentences(found: TuningAnswer) -> tuple[str, ...]:
     """Return the best setting, why this one, who pays, the costs of saves, and how small jobs were placed."""
     limit = f"{rough(found.limit_s)} (--wait-limit)"
-    one, why = found.best, f"Of the settings that lengthen the mean wait by at most {limit}, this one wins most."
+    one, why = found.best, f"No other setting that lengthens the mean wait by at most {limit} harvests more."
     if one is None:
         one, why = (
             found.nearest,
-            f"No setting is sure to win and to keep the mean wait from growing by more than {limit}.",
+            f"No setting is sure to harvest and to lengthen the mean wait by at most {limit}.",
         )
     earlier_s = one.mean("earlier_mean_s")
     return (
@@ -155,14 +155,14 @@ def table(found: TuningAnswer) -> Table:
     def verdict(one: Comparison) -> str:
         if one.wait_growth_s.high > found.limit_s:
             return "past the limit" if one.wait_growth_s.low > found.limit_s else "may pass the limit"
-        return "" if found.is_within(one) else "may win nothing"
+        return "" if found.is_within(one) else "may harvest nothing"
 
     columns: dict[str, Callable[[Comparison], str]] = {
         "length": lambda one: duration(one.agents.length_s),
         "preemption": lambda one: "yes" if one.agents.preemption else "no",
         "mean wait": lambda one: spread(one.wait_growth_s, signed),
         "start later": lambda one: percent(one.mean("later"), 0),
-        "node hours won a month": lambda one: spread(one.load_growth, hours),
+        "node hours harvested a month": lambda one: spread(one.load_growth, hours),
         "load": lambda one: percent(one.mean("load_without") + one.load_growth.mean, 1),
         "": lambda one: "best" if one == found.best else verdict(one),
     }
@@ -245,7 +245,7 @@ def as_json(found: TuningAnswer) -> dict[str, object]:
                 "is_within_limit": found.is_within(one),
                 "wait_growth_s": one.wait_growth_s,
                 "load_growth": one.load_growth,
-                "hours_won_a_month": found.node_hours(one.load_growth.mean),
+                "hours_harvested_a_month": found.node_hours(one.load_growth.mean),
                 "trials": [asdict(trial) for trial in one.trials],
             }
             for one in found.comparisons
