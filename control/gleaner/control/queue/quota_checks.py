@@ -107,7 +107,7 @@ def check_submission(
     size: tuple[int, int],
 ) -> None:
     """Raise `OverQuota` if this many jobs of that size (cores, memory) exceed a quota of the group or the user."""
-    has_bytes = stored_bytes(db) if stored_bytes is not None and rules.any_stored else {}
+    has_bytes: Mapping[Whose, int] = stored_bytes(db) if stored_bytes is not None and rules.any_stored else {}
     for limit, whose in rules.concerning(*submitter, Quantity.STORED, Quantity.CORES):
         if limit.of is Quantity.CORES and size[0] > limit.most:
             raise OverQuota(over_cores(limit, whose, cpus=size[0]))
