@@ -162,3 +162,20 @@ def test_the_watchdog_asks_for_it_at_once_and_goes_on(tmp_path: Path) -> None:
         running.kill()
     assert calls("gleaner-helper sweep") >= 2
     assert calls("docker ps") > 3
+
+
+@pytest.mark.parametrize(("docker", "called"), [("", False), ("#!/bin/sh\nexit 1\n", True)], ids=["absent", "silent"])
+def test_the_epilog_asks_the_watchdog_only_where_docker_is_and_does_not_answer(
+    tmp_path: Path, docker: str, called: bool
+) -> None:
+    (tmp_path / "timeout").symlink_to("/usr/bin/timeout")
+    watchdog = f'#!/bin/sh\necho "$@" >{tmp_path}/calls\n'
+    for name, text in (("docker", docker), ("watchdog", watchdog)):
+        if text:
+            (tmp_path / name).write_text(text)
+            (tmp_path / name).chmod(0o755)
+    epilog = shipped.content(shipped.EPILOG).decode().replace(shipped.WATCHDOG, f"{tmp_path}/watchdog")
+    epilog = epilog.replace("\nPATH=", f"\nPATH={tmp_path} #", 1)
+    subprocess.run(["/bin/sh", "-c", epilog], env={"SLURM_JOB_ID": "78"}, check=True)
+    assert (tmp_path / "calls").exists() is called
+    assert not called or (tmp_path / "calls").read_text() == "end-job 78\n"

@@ -1,6 +1,7 @@
 """The lines for slurm.conf: the missing ones, and no line where a site has preemption or tiers already."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,7 @@ SelectTypeParameters    = CR_CORE
 Slurmctld(primary) at head is UP
 """
 PLAIN = "PartitionName=long Nodes=ALL\nPartitionName=short Nodes=ALL\n"
+INSTALL = Path(__file__).parents[2] / "docs/admin/install.md"
 PRIO = "PreemptType=preempt/partition_prio\n"
 # What a site has of its own, and what is told of it.
 SITES = {
@@ -85,6 +87,7 @@ def test_a_plain_site_pastes_once_and_has_all() -> None:
     assert "job_submit" in first.text
     assert "#JobSubmitPlugins=lua" in first.text
     assert decide(PLAIN + text) == SlurmLines()
+    assert f"```text\n{text}```" in INSTALL.read_text()
 
 
 def test_what_a_site_has_stays() -> None:

@@ -9,13 +9,15 @@ export PATH
 
 [ -n "${SLURM_JOB_ID:-}" ] || exit 0
 [ ! -x /usr/local/sbin/gleaner-helper ] || timeout -k 1 38 gleaner-helper clear "$SLURM_JOB_ID" >/dev/null 2>&1 &
-hangs=
-ours=$(timeout -k 1 8 docker ps -aq --no-trunc --filter label=org.gleaner.agent \
-    --filter "label=org.gleaner.slurm-job=$SLURM_JOB_ID" 2>/dev/null) || hangs=yes
-# shellcheck disable=SC2086 # one word for each container
-[ -z "$ours" ] || timeout -k 1 18 docker rm -f $ours >/dev/null 2>&1 || hangs=yes
-# An engine that does not answer is no reason that a job's processes stay on a node that goes to somebody else.
-watchdog=/usr/local/libexec/gleaner/watchdog
-[ -z "$hangs" ] || [ ! -x $watchdog ] || timeout -k 1 9 $watchdog end-job "$SLURM_JOB_ID" >/dev/null 2>&1
+if command -v docker >/dev/null; then
+    hangs=
+    ours=$(timeout -k 1 8 docker ps -aq --no-trunc --filter label=org.gleaner.agent \
+        --filter "label=org.gleaner.slurm-job=$SLURM_JOB_ID" 2>/dev/null) || hangs=yes
+    # shellcheck disable=SC2086 # one word for each container
+    [ -z "$ours" ] || timeout -k 1 18 docker rm -f $ours >/dev/null 2>&1 || hangs=yes
+    # An engine that does not answer is no reason that a job's processes stay on a node that goes to somebody else.
+    watchdog=/usr/local/libexec/gleaner/watchdog
+    [ -z "$hangs" ] || [ ! -x $watchdog ] || timeout -k 1 9 $watchdog end-job "$SLURM_JOB_ID" >/dev/null 2>&1
+fi
 wait
 exit 0
