@@ -87,7 +87,8 @@ def callers(tmp_path: Path) -> Iterator[dict[str, Caller]]:
     agent.completed(jobs[2], 1, harness.publish_output(jobs[2], 1))
     harness.user.post(f"/v1/jobs/{jobs[3]}/hold")
     harness.user.submit(indices=[0, 1])
-    yield {"user": harness.user, "admin": harness.admin, "agent": agent}
+    looks = harness.caller("admin", "looks", None)  # whose token no case revokes
+    yield {"user": harness.user, "admin": harness.admin, "agent": agent, "looks": looks}
     harness.close()
     state.engine.dispose()
 
@@ -100,7 +101,7 @@ def test_the_document_is_true(case: schemathesis.Case, callers: dict[str, Caller
     answer = case.call_and_validate(headers=callers[_role(case)].headers, excluded_checks=excluded)
     if case.operation.method != "get" and answer.status_code < 300:
         for path in SHOWN:
-            assert callers["admin"].get(path).status_code == 200, path
+            assert callers["looks"].get(path).status_code == 200, path
 
 
 def _contradicts_itself(body: Any) -> bool:

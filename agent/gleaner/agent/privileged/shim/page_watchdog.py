@@ -122,7 +122,7 @@ def _become_watchdog(
 def _be_server(criu: socket.socket, agent: socket.socket, maps: socket.socket, own: int, state_folder: str) -> NoReturn:
     status = 1
     try:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+        signal.signal(signal.SIGTERM, lambda _signal, _frame: sys.exit(1))
         _set_oom_score(0)
         resource.setrlimit(resource.RLIMIT_AS, (_SERVER_BYTES, _SERVER_BYTES))
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
