@@ -211,10 +211,11 @@ def test_links_are_back_before_the_processes_go_on(job: Path) -> None:
     fake = "echo $what 1 >notifications; read -r answer <answers; ls -l ../job"
     fake = f"for what in post-restore pre-resume; do {fake}; done"
     script = f"""
-import socket, sys
+import fcntl, os, socket, sys
 from gleaner.agent.privileged.shim import criu_call as criu
+fcntl.flock(os.open({str(own)!r}, os.O_RDONLY), fcntl.LOCK_EX)  # as the call that has made the folder
 criu._notify = lambda *_: True
-criu._must_not_go_on = lambda *_: None
+criu._objection = lambda *_, **_more: None
 ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 criu._run(["sh", "-c", {fake!r}], {str(own)!r}, ours, {USER})
 """
