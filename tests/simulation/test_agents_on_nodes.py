@@ -92,7 +92,7 @@ def test_agents_and_jobs_never_share_a_node(
 def test_where_nodes_are_alike_agents_do_the_same_as_where_they_are_counted(
     case: tuple[Workload, Machine], synchronised: bool, preemption: bool
 ) -> None:
-    """Which agent is preempted may differ: by its node's place, or by its end. So there only the jobs are compared."""
+    """Compare only the jobs if agents are preempted, because the loops choose them by place or by end."""
     from gleaner.control.simulation.replay import nodes, queueing
 
     workload, machine = case

@@ -46,7 +46,6 @@ VERBS: Mapping[str, tuple[Callable[..., object], Callable[..., object]]] = {
     "hold": (jobs.hold, campaigns.hold_campaign),
     "release": (jobs.release, campaigns.release_campaign),
     "cancel": (jobs.cancel, campaigns.cancel_campaign),
-    "rerun": (jobs.rerun, campaigns.rerun_campaign),
 }
 """The effect of each verb on a job, and on a campaign."""
 Verb = Annotated[str, Path(pattern=f"^({'|'.join(VERBS)})$")]
@@ -66,9 +65,16 @@ def migrate_job(caller: User, job: JobPath, fields: Fields) -> Response:
     return _to(f"{ROOT}/jobs/{job}", "migrate")
 
 
+@router.post("/jobs/{job}/rerun")
+def rerun_job(caller: User, job: JobPath, _fields: Fields) -> Response:
+    """Run a failed job again."""
+    jobs.rerun(caller, job)
+    return _to(f"{ROOT}/jobs/{job}", "rerun")
+
+
 @router.post("/jobs/{job}/{verb}")
 def act_on_job(request: Request, caller: User, job: JobPath, verb: Verb, fields: Fields) -> Response:
-    """Hold, release or cancel a job, or run it again."""
+    """Hold, release or cancel a job."""
     if verb == "cancel" and not _is_confirmed(fields):
         row = jobs.show(caller, job).job
         return _question(request, fields, f"Cancel job {job}, {row.name}? It ends for good.", f"{ROOT}/jobs/{job}")

@@ -34,7 +34,7 @@ def show_campaign(
     """Return what was submitted, how far it is, what failed, and the jobs."""
     detail = campaigns.show_detail(caller, campaign)
     found = jobs.list_jobs(caller, wanted.model_copy(update={"campaign": campaign, "group": caller.group}))
-    text, names = as_submitted(detail.spec), image_names(caller)
+    text, names = as_submitted(detail.spec), image_names(caller) if detail.failed else []
     facts: dict[str, Any] = {"campaign": detail, "submitted": text, "found": found, "wanted": wanted, "images": names}
     return page(request, "campaign.html", **facts)
 
