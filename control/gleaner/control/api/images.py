@@ -51,6 +51,12 @@ def list_site_images(caller: User) -> SiteImages:
         return replaced(images.site_images(db), registries=caller.state.settings.images.registries)
 
 
+def image_names(caller: Caller) -> list[str]:
+    """Return the names of the images that the nodes have or that were pushed for the caller, in order."""
+    here = {image.name for image in list_site_images(caller).images}
+    return sorted(here | {image.name for image in list_images(caller)})
+
+
 @router.get("/{image}", responses=documented(404, 422))
 def show(caller: User, image: ImagePath, group: Group = None) -> ImageRow:
     """Return one image, the group's own one or otherwise the published one."""

@@ -13,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse, Response
 from pydantic import BaseModel, ValidationError
 
-from gleaner.control.api import campaigns, drains, jobs, nodes
+from gleaner.control.api import campaigns, drains, images, jobs, nodes
 from gleaner.control.api.access import Admin, Caller, User
 from gleaner.control.api.campaigns import CampaignPath
 from gleaner.control.api.examples import JobPath
@@ -25,7 +25,6 @@ from gleaner.control.models.drains import DrainRequest, ResumeRequest
 from gleaner.control.models.jobs import CampaignRerun, MigrateRequest, Priority
 from gleaner.control.queue import queries
 from gleaner.control.queue.errors import QueueError
-from gleaner.control.web.campaigns import image_names
 from gleaner.control.web.gate import ROOT, Fields
 from gleaner.control.web.rendering import link, page, problem_page
 
@@ -105,7 +104,7 @@ def act_on_campaign(request: Request, caller: User, campaign: CampaignPath, verb
 @router.get("/submit")
 def submit_page(request: Request, caller: User) -> Response:
     """Return the form for a campaign file."""
-    names = image_names(caller)
+    names = images.image_names(caller)
     image = next((name for name in names if "pythia" in name), names[0] if names else "pythia")
     return _form(request, caller, {"campaign": EXAMPLE.format(image=image)})
 
@@ -142,7 +141,7 @@ def _form(
 ) -> Response:
     """Return the form of a campaign with its text, the images here, and the wrong line that the error names."""
     wrong = re.match(r"the campaign, line (\d+)", str(error))
-    facts |= {"fields": fields, "images": image_names(caller), "wrong_line": int(wrong[1]) if wrong else 0}
+    facts |= {"fields": fields, "images": images.image_names(caller), "wrong_line": int(wrong[1]) if wrong else 0}
     if error is not None:
         return problem_page(request, error, "submit.html", **facts)
     return page(request, "submit.html", **facts)

@@ -34,15 +34,9 @@ def show_campaign(
     """Return what was submitted, how far it is, what failed, and the jobs."""
     detail = campaigns.show_detail(caller, campaign)
     found = jobs.list_jobs(caller, wanted.model_copy(update={"campaign": campaign, "group": caller.group}))
-    text, names = as_submitted(detail.spec), image_names(caller) if detail.failed else []
+    text, names = as_submitted(detail.spec), images.image_names(caller) if detail.failed else []
     facts: dict[str, Any] = {"campaign": detail, "submitted": text, "found": found, "wanted": wanted, "images": names}
     return page(request, "campaign.html", **facts)
-
-
-def image_names(caller: Caller) -> list[str]:
-    """Return the names of the images that the nodes have or that were pushed for the caller, in order."""
-    here = {image.name for image in images.list_site_images(caller).images}
-    return sorted(here | {image.name for image in images.list_images(caller)})
 
 
 @router.get("/{campaign}/results.tar")
