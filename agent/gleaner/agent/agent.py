@@ -2,11 +2,11 @@
 deregisters.
 
 The agent plans to exit before its end, earlier by Slurm's kill wait (`timing.deadlines.exit_by_s`), even if the storage
-hangs. A late save that still goes on may use the rest of the kill wait: it is lost only at the end itself.
+hangs. A late save that is still running can use the rest of the kill wait, and is lost only at the end itself.
 
-The agent's own clock decides when saving begins. Control's orders, Slurm's signals and the end that Slurm names are
-further reasons, and the earliest wins. Without work the agent ends and frees the node. Without control it goes on,
-saves to the storage, and leaves its reports there.
+The agent's own clock determines when saving begins, unless an order from control, a signal from Slurm or an earlier end
+in Slurm requires it sooner. Without work the agent ends and frees the node. Without control it keeps running, saves to
+the storage, and leaves its reports there.
 """
 
 import asyncio
@@ -73,21 +73,24 @@ TICK_S = 0.5
 CLAIM_EVERY_S = 5.0
 USAGE_EVERY_S = 5.0
 DISK_EVERY_S = 2.0
-"""Between two looks at the free room. The jobs' own use is counted every ten seconds, or when the room falls."""
+"""The time between two checks of the free space. The jobs' own use is measured every ten seconds, or when the space
+shrinks."""
 DELIVER_EVERY_S = 1.0
 REGISTER_AGAIN_S = 3.0
 REGISTER_FOR_S = 120.0
-"""An agent that cannot reach control for so long after its start ends: others can use the node better."""
+"""The time after its start for which an agent tries to reach control. It then ends, so that others can use the node."""
 STORAGE_ANSWERS_WITHIN_S = 3.0
-"""At the agent's end, a storage that has not answered after so long gets no further time."""
+"""The time after which a storage that does not answer at the agent's end is not waited for any longer."""
 EXIT_BEFORE_END_S = 1.0
-"""All work ends so long before Slurm's end: then Slurm must find the node free."""
+"""The time between the end of all work and Slurm's end of the agent, when the node must be free."""
 SUSPICIOUS_S = 30.0
-"""A job's work with the storage may take so much longer than expected before the storage is asked whether it hangs."""
+"""How much longer than expected a job's work with the storage can take before the agent checks whether the storage
+hangs."""
 AGENT_CLOSED = 409
-"""Control's status for an agent that it takes for ended: what the agent still computes would not count for long."""
+"""Control's status for an agent that it considers ended, and whose further work would soon not count any more."""
 NODE_FAULTS = 3
-"""The agent ends after so many jobs in a row that the node could not run: one bad node must not use up a queue."""
+"""The number of jobs in a row that the node could not run after which the agent ends, so that one bad node does not use
+up a queue."""
 SPARE_THREADS = 32
 
 
@@ -97,7 +100,7 @@ class Agent:
 
     name: str
     end_s: float
-    """Slurm's end of the agent, seconds since the epoch; only ever lowered."""
+    """Slurm's end of the agent, in seconds since the epoch. It is only ever brought forward."""
     slurm_job: str | None
     settings: SiteAgentSettings
     client: ControlClient
@@ -114,12 +117,12 @@ class Agent:
     clock: Clock = field(default_factory=SystemClock)
     randomness: Randomness = field(default_factory=Randomness)
     exit_by_s: float = field(init=False)
-    """The planned exit, seconds since the epoch; only ever lowered."""
+    """The planned exit, in seconds since the epoch. It is only ever brought forward."""
     _shutdown_grace_s: float = field(init=False)
-    """The last seconds before `exit_by_s`, in which the agent waits for nothing more. A third of them is for the work
-    that still goes on, a third for killing the work that hangs, and a third for the deregistration."""
+    """The last seconds before `exit_by_s`, in which the agent waits for nothing more. One third is for work that is
+    still running, one for killing work that hangs, and one for the deregistration."""
     _extended_until_s: float = 0.0
-    """The instant until which a late save, and the report of it, may use the rest of the kill wait."""
+    """The instant until which a late save and its report can use the rest of the kill wait."""
     _last_saves: LastSaves | None = None
     _early_saves: list[Executor] | None = None
     """The jobs whose early saves measure this node; None before the early saves."""
@@ -134,11 +137,11 @@ class Agent:
     _heartbeat_s: float = 10.0
     _mtbf_s: float | None = None
     _is_asking: bool = False
-    """True while control has a claim to answer, perhaps with work."""
+    """True while a claim is waiting for control's answer, which might bring work."""
     _had_time: bool = False
-    """True once there was time for a slice."""
+    """True once there has been time for a slice."""
     _has_measured_disk: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once the free room is known. No job is asked for before."""
+    """Set once the free space is known. Until then the agent claims no jobs."""
     _exchanges: deque[Exchange] = field(default_factory=lambda: deque[Exchange](maxlen=EXCHANGES))
     """The newest heartbeats and control's answers; they show how far the two clocks differ."""
     _context: AgentContext = field(init=False)
@@ -149,7 +152,7 @@ class Agent:
         self.outbox = Outbox(self.client.report, self.client.token_hash)
         self.exit_by_s = exit_by_s(self.end_s, now_s=self.clock.now_s(), kill_wait_s=self.kill_wait_s)
         self._shutdown_grace_s = shutdown_grace_s(self.exit_by_s, now_s=self.clock.now_s())
-        # Slurm may count more cores than the machine has: it saves no faster for that.
+        # Slurm might count more cores than the machine has, which does not make saves faster.
         cores = min(self.facts.cpus, os.cpu_count() or self.facts.cpus)
         at_once = self.settings.saves_at_once or default_saves_at_once(cores)
         self._probe = StorageProbe(self.storage, f"agents/{self.name}/probe", self.clock)
@@ -196,9 +199,9 @@ class Agent:
     # ── the whole ──
 
     async def live(self) -> int:
-        """Run until the work or the time is over; return the exit status."""
+        """Run until the work or the time is over, and return the exit status."""
         loop = asyncio.get_running_loop()
-        # A job blocks one thread at most. Calls to control and to Slurm must never wait for one of these.
+        # A job blocks at most one thread. Calls to control and to Slurm must never have to wait for such a thread.
         loop.set_default_executor(ThreadPoolExecutor(self.facts.cpus + SPARE_THREADS))
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             loop.add_signal_handler(number, self._on_signal, number)
@@ -244,7 +247,7 @@ class Agent:
                 return True
 
     async def _watch_the_clock(self) -> None:
-        """Vacate the node when it is time. Return when idle for long, when all is saved, and at the end."""
+        """Vacate the node in time. Return when the agent has long been idle, when all is saved, or at the end."""
         idle_since_s = self.clock.now_s()
         while True:
             now_s = self.clock.now_s()
@@ -255,7 +258,7 @@ class Agent:
                 return
             elif now_s - idle_since_s >= self.settings.idle_s and not self._is_occupied:
                 self._ending_because = self._ending_because or self._disk.why_short() or self._why_idle()
-                self._fault = self._fault or self._disk.is_short  # the next agent would find no room here, either
+                self._fault = self._fault or self._disk.is_short  # the next agent would also find no space here
                 return
             if not self._vacating and not self._make_early_saves(now_s) and now_s >= self._save_point_s():
                 self._vacate("the end is near")
@@ -281,8 +284,8 @@ class Agent:
     def _is_over(self, now_s: float) -> bool:
         """Return True if the agent must wait for nothing more.
 
-        A save that still goes on, or is to be tried again, at the planned exit may use the rest of Slurm's kill wait,
-        as long as the storage answers: a lost save costs more than a reserve that nobody needs.
+        A save that is still running or to be tried again at the planned exit can use the rest of Slurm's kill wait, as
+        long as the storage answers, because a lost save costs more than an unused reserve.
         """
         planned_s = self.exit_by_s - self._shutdown_grace_s
         is_storing = any(job.is_storing for job in self._jobs)
@@ -293,25 +296,26 @@ class Agent:
         if is_storing and self._probe.waits_s < STORAGE_ANSWERS_WITHIN_S:
             self._extended_until_s = self.end_s
             return now_s >= self.latest_exit_s - self._shutdown_grace_s
-        # What was stored during the kill wait must still be reported, so the exit is never set to a past instant.
+        # A job that was stored during the kill wait must still be reported, so the exit is never set to a past instant.
         self._extended_until_s = now_s + self._shutdown_grace_s
         return True
 
     @property
     def latest_exit_s(self) -> float:
-        """The latest exit of this process, as things stand, seconds since the epoch."""
+        """The latest exit of this process as currently known, in seconds since the epoch."""
         return max(self.exit_by_s, min(self._extended_until_s, self._last_exit_s))
 
     @property
     def _last_exit_s(self) -> float:
-        """The exit with all of the kill wait used: the process ends then, whatever happens."""
+        """The exit if all of the kill wait is used. The process ends then in any case."""
         return max(self.exit_by_s, self.end_s - EXIT_BEFORE_END_S)
 
     def _make_early_saves(self, now_s: float) -> bool:
-        """Save all jobs early, once, where too little is known of what saves cost here.
+        """Save all jobs early, once, on a node where too little is known about the cost of saves.
 
-        As many are saved at once as at the end, since these saves are the measurement. Later, only what was computed
-        after them can be lost. Return True while early saves are due or go on: a guess must not end the slice.
+        As many jobs are saved at the same time as at the end, since these saves serve as the measurement. From then on,
+        only work that was computed after them can be lost. Return True while early saves are due or running, so that a
+        guess does not end the slice.
         """
         if not self.settings.early_saves or now_s >= self._latest_save_point_s():
             return False
@@ -327,7 +331,7 @@ class Agent:
         return self._context.estimates.is_guess and any(job.is_saving for job in self._early_saves)
 
     def _feed_in_order(self, jobs: Sequence[Executor], event: lifecycle.Event) -> None:
-        """Feed the event to all these jobs. Those that have most to lose get it first, and are saved first."""
+        """Feed the event to all these jobs. Those that would lose most receive it first, and are saved first."""
         for at in saving_order([job.at_stake for job in jobs]):
             jobs[at].feed(event)
 
@@ -335,7 +339,7 @@ class Agent:
         """Ask for the saves that are due.
 
         At the end, these are the saves of jobs whose save failed or that have just started. Before the end, these are
-        the periodic saves, and full saves: at the end a full save may take too long.
+        the periodic saves and the full saves, because a full save might take too long at the end.
         """
         computing = [job for job in self._jobs if job.is_computing]
         if self._vacating:
@@ -354,7 +358,7 @@ class Agent:
                 job.feed(lifecycle.SaveDue())
 
     def _is_due_as_a_whole(self, job: Executor, now_s: float, *, save_point_s: float) -> bool:
-        """Return True if a job's next save is a full one and is due now; it is tried once a slice."""
+        """Return True if a job's next save is a full one and is due now. It is tried once per slice."""
         is_first = self.settings.early_saves and job.checkpoints.is_first
         return (
             (is_first or job.checkpoints.needs_full_checkpoint)
@@ -370,7 +374,7 @@ class Agent:
             self._probe.start()
 
     async def _deregister(self) -> None:
-        """Deregister, and see that control hears all reports."""
+        """Deregister, and make sure that control receives all reports."""
         saves = self._last_saves
         deregistration = Deregistration(
             ended_s=self.clock.now_s(),
@@ -386,7 +390,7 @@ class Agent:
         await deregister(self.outbox, self._context.reports, clock=self.clock, within_s=left_s, storage_hangs=hangs)
 
     async def _end_all_jobs(self) -> None:
-        """End all jobs: the time is over. A call that hangs is left alone: its thread ends with this process."""
+        """End all jobs, because the time is over. Leave calls that hang alone, since they end with this process."""
         self._ending_because = "out of time"
         if any(job.checkpoints.storage_s for job in self._jobs):
             self._probe.start()
@@ -425,11 +429,11 @@ class Agent:
             await self.clock.sleep(CLAIM_EVERY_S)
 
     def _wants_work(self) -> bool:
-        """Return False near the end, with a storage that hangs, and with a full disk: then no new job may begin."""
+        """Return False if no new job may begin: near the end, while the storage hangs, and with a full disk."""
         return self._has_time() and not self._probe.hangs and not self._vacating and not self._disk.is_short
 
     def _has_time(self) -> bool:
-        """Return True if a slice that begins now is worth it."""
+        """Return True if a slice that begins now is worthwhile."""
         return self._save_point_s() - self.clock.now_s() >= self.settings.shortest_slice_s
 
     def _start_job(self, job: Executor) -> None:
@@ -458,7 +462,7 @@ class Agent:
             self._fault = True
 
     def _note_broken_part(self, part: asyncio.Task[None]) -> None:
-        """Vacate the node if a background task broke: without it, the agent would only seem to work."""
+        """Vacate the node if a background task failed, since the agent would only seem to work without it."""
         if not part.cancelled() and (error := part.exception()):
             log.error("a part of this agent broke", error=repr(error))
             self._fault = True
@@ -477,8 +481,8 @@ class Agent:
 
     async def _send_heartbeats(self) -> None:
         while True:
-            # A job that has ended is named until its report is delivered, else control would think that we forgot it.
-            # A job that was returned is not named, else control would think that it lives.
+            # A job that has ended is named until its report is delivered, or control would conclude that we lost it. A
+            # job that was returned is not named, or control would conclude that it is alive.
             jobs = [job for job in self._jobs if not job.is_given_up]
             heartbeat = Heartbeat(
                 attempts=tuple(
@@ -529,19 +533,19 @@ class Agent:
         return self._latest_save_point_s() - self._context.estimates.all_s(loads)
 
     def _latest_save_point_s(self) -> float:
-        """Return the instant at which saving would have to begin if it took no time."""
+        """Return the latest instant for saves to begin if they took no time."""
         margin_s = max(self.settings.margin_s, SHUTDOWN_GRACE_S)
         return save_point_s(exit_by_s=self.exit_by_s, margin_s=margin_s, save_s=0.0)
 
     async def _measure_memory(self) -> None:
-        """Measure the memory in use: it decides when saving begins, and how often a job is saved."""
+        """Measure the memory in use, which determines when saving begins and how often a job is saved."""
         while True:
             for job in list(self._jobs):
                 await asyncio.to_thread(job.measure_memory)
             await self.clock.sleep(USAGE_EVERY_S)
 
     async def _watch_disk(self) -> None:
-        """End jobs that take more of the node's disk than they may, or that write nothing for too long."""
+        """End jobs that use more of the node's disk than allowed, or that write nothing for too long."""
         guard = DiskGuard(self._disk, self.runtime)
         await asyncio.to_thread(self._disk.make_room)
         if self._disk.is_short:
@@ -564,7 +568,7 @@ class Agent:
         self._feed_in_order(self._jobs, lifecycle.AgentEnds())
         self._last_saves = LastSaves.begin(self._jobs, self._context.estimates, now_s=self.clock.now_s())
         for job in self._jobs:
-            if job.is_saving:  # a job that waits for its save is paused, so that the others' saves are faster
+            if job.is_saving:  # jobs that wait for their save are paused, so that the other saves are faster
                 self._keep_task(asyncio.create_task(asyncio.to_thread(job.pause_early)))
 
     def _on_signal(self, number: int) -> None:
@@ -577,31 +581,31 @@ class Agent:
         running.add_done_callback(self._running.discard)
 
     async def _answer_signal(self, number: signal.Signals) -> None:
-        """Find out what a signal means: Slurm's early warning, a preemption, or a cancellation.
+        """Find out whether a signal is Slurm's early warning, a preemption, or a cancellation.
 
-        Only after a warning is there time to ask Slurm first; after SIGTERM there is not. A preemption comes as SIGTERM
-        if the warning has come before.
+        There is time to ask Slurm first only after a warning, and not after SIGTERM. A preemption arrives as SIGTERM if
+        the warning has already been sent.
         """
         signal_s = self.clock.now_s()
         is_warning = number is signal.SIGUSR1
         if not is_warning:
             self._vacate("cancelled")
         job = await asyncio.to_thread(JobHandle(self.slurm_job).look) if self.slurm_job else None
-        end_s = job.end_s if job is not None and job.is_running else None  # None: it was ended, or nobody knows
+        end_s = job.end_s if job is not None and job.is_running else None  # None: ended, or unknown
         if job is not None and end_s is not None and (job.is_preempted or end_s < self.end_s - 1):
             self.end_earlier(end_s, kill_wait_s=self.kill_wait_s)
             self._vacate("preempted")
             if self._ending_because == "cancelled":
                 self._ending_because = "preempted"
         elif not is_warning:
-            # Slurm's kill wait has begun: SIGKILL comes at its end.
+            # Slurm's kill wait has begun, and SIGKILL follows at its end.
             self.end_earlier(signal_s + (self.kill_wait_s or USUAL_KILL_WAIT_S) * 5 / 6, kill_wait_s=0)
         elif end_s is None:
             self._vacate("warned, and Slurm does not say why")
-        # Else it is Slurm's early warning of an end that we know: the clock decides.
+        # Otherwise it is Slurm's early warning of an end that is already known, so the clock decides.
 
     def end_earlier(self, end_s: float, *, kill_wait_s: float) -> None:
-        """Bring the end forward, as Slurm did; a later end changes nothing."""
+        """Bring the end forward, as Slurm did. A later end changes nothing."""
         self.end_s = min(self.end_s, end_s)
         now_s = self.clock.now_s()
         self.exit_by_s = min(self.exit_by_s, exit_by_s(self.end_s, now_s=now_s, kill_wait_s=kill_wait_s))

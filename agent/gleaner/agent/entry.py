@@ -1,4 +1,4 @@
-"""The entry point of `glean-agent`. If a package that the agent needs is missing, one line says so."""
+"""The entry point of `glean-agent`, which reports a missing package in one line."""
 
 import sys
 
@@ -6,7 +6,7 @@ from gleaner.agent.common.installed_version import installed_version
 
 
 def main() -> None:
-    """Run the agent program. `--version` loads nothing: `glean doctor` sees by it that the program can be started."""
+    """Run the agent program. `--version` loads nothing, and `glean doctor` uses it to see that the program starts."""
     if sys.argv[1:] == ["--version"]:
         sys.stdout.write(f"glean-agent {installed_version()}\n")
         return

@@ -1,8 +1,8 @@
-"""The specification of a job: what a user submits, what the queue stores as one document, what an agent runs.
+"""The specification of a job, which a user submits, the queue stores as one document, and an agent runs.
 
-A new key of a job is a field of `JobSpec`, and is named again only where people give it and see it, and where it
-takes effect (CONTRIBUTING.md). Times are in seconds, memory is in MiB. In a campaign, `{index}` becomes the job's index
-and `{mass}` its value of the parameter `mass` (`resolved`).
+A new key of a job is a field of `JobSpec`. It is named again only where people set it or see it, and where it takes
+effect (CONTRIBUTING.md). Times are in seconds, memory is in MiB. In a campaign, `{index}` becomes the job's index and
+`{mass}` its value of the parameter `mass` (`resolved`).
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ from gleaner.agent.privileged.common import mount_folders
 from gleaner.agent.system import keep_patterns
 
 MAX_ID = 2**53 - 1
-"""The largest whole number that every JSON reader and every database column of ours holds."""
+"""The largest whole number that all JSON readers and all our database columns can hold."""
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 """A SHA-256 digest as `sha256:` and 64 hexadecimal digits."""
 
@@ -41,7 +41,7 @@ def _a_number(value: object) -> object:
 
 
 NUMBER = BeforeValidator(_a_number)
-"""A number as in JSON: true, false and text are no numbers, and 2.0 is a whole one."""
+"""A number as in JSON, where true, false and text are not numbers, and 2.0 is a whole number."""
 
 Flag = Annotated[bool, Field(strict=True)]
 
@@ -52,7 +52,7 @@ MOST_FIELDS = 1000
 
 
 def few_fields(value: object) -> object:
-    """Complain once about too many fields, since a complaint about each of them would take seconds."""
+    """Raise one error for too many fields, since an error for each of them would take seconds."""
     same = value
     fields = cast("dict[str, object]", value) if isinstance(value, dict) else {}
     parts = [cast("dict[str, object]", one) for one in (fields, *fields.values()) if isinstance(one, dict)]
@@ -62,14 +62,14 @@ def few_fields(value: object) -> object:
 
 
 class Shape(BaseModel):
-    """A value that people send: immutable, and an unknown field is an error, for it may be a misspelt one."""
+    """A value that people send. It is immutable, and an unknown field is an error because it might be misspelt."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     _few_fields = model_validator(mode="before")(few_fields)
 
 
 Word = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
-"""One argument or value for a program: anything but NUL, which no program can be given."""
+"""One argument or value for a program. It can contain any character but NUL, which no program can receive."""
 
 
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
@@ -106,14 +106,14 @@ class InputSpec(Shape):
 
 
 class UrlInputSpec(Shape):
-    """An input of a job that the agent fetches."""
+    """An input of a job, which the agent fetches."""
 
     name: InputName
     """Its name in `/inputs`."""
     url: Annotated[str, StringConstraints(pattern=r"^(https|s3|roots?|file)://[!-~]+$", max_length=LONGEST_URL)]
-    """One that the site allows (`urls` in `[inputs]` of control's settings)."""
+    """A URL that the site allows (`urls` in `[inputs]` of control's settings)."""
     sha256: Digest | None = None
-    """The SHA-256 of the file. None: what is fetched first counts for all jobs of the submission."""
+    """The SHA-256 of the file. If None, all jobs of the submission use the content that is fetched first."""
     into_job: Flag = False
     """True: it is copied into the job's folder at the first start, and is the job's own from then on."""
 
@@ -147,7 +147,7 @@ Mounts = Annotated[tuple[str, ...], Field(fail_fast=True, max_length=mount_folde
 
 
 OF_TARGET = ("campaign", "job")
-"""The names in braces of a target, beside the index and the parameters."""
+"""The names that can be in braces in a target, besides the index and the parameters."""
 
 
 def _a_pattern(pattern: str) -> str:
@@ -166,7 +166,7 @@ def _a_target(url: str) -> str:
 
 
 def target_fault(url: str) -> str:
-    """Return why this is no target; "" if it is one.
+    """Return why this is not a valid target; "" if it is one.
 
     >>> target_fault("file:///data/{campaign}/{index}/"), target_fault("root://host/a")
     ('', '')
@@ -190,7 +190,7 @@ class OutputSpec(Shape):
     """The part of a job's folder that is kept as its result, and the target to which an agent copies it."""
 
     keep: Annotated[tuple[_Pattern, ...], Field(fail_fast=True, max_length=keep_patterns.MOST)] = ()
-    """Patterns like `*.root` or `hist/**`, with placeholders as in the command. Empty: everything."""
+    """Patterns like `*.root` or `hist/**`, with placeholders as in the command. If empty, everything is kept."""
     to: (
         Annotated[str, StringConstraints(max_length=allowed_urls.LONGEST_URL - 100), AfterValidator(_a_target)] | None
     ) = None
@@ -204,10 +204,10 @@ class OutputSpec(Shape):
 
 
 class SelfSave(Shape):
-    """For a program that saves itself: on the signal it writes its state into its folder and exits with the code.
+    """For a program that saves itself. On the signal it writes its state into its folder and exits with the code.
 
-    HTCondor's convention (`+SuccessCheckpointExitCode`), with its usual code 85. The same command is started anew
-    in that folder to go on.
+    This is HTCondor's convention (`+SuccessCheckpointExitCode`), with its usual code 85. To continue, the same command
+    is started again in that folder.
 
     >>> SelfSave().model_dump()
     {'signal': 'SIGTERM', 'exit_code': 85}
@@ -218,7 +218,7 @@ class SelfSave(Shape):
 
 
 class JobSpec(Shape):
-    """The program to run. In a campaign, `{index}` and the parameters in braces become the values of each job."""
+    """The program to run. In a campaign, each job's values replace `{index}` and the parameters in braces."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -245,32 +245,32 @@ class JobSpec(Shape):
     cpus: Annotated[int, Field(ge=1, le=4096), NUMBER] = 1
     memory_mib: Memory = 512
     most_memory_mib: Memory | None = None
-    """A job that has met its memory limit goes on with more memory, up to this; None: with no more."""
+    """The most memory that a job receives after it has reached its memory limit; None if it receives no more."""
     nodes: Annotated[int, Field(ge=1, json_schema_extra={"maximum": 1}), NUMBER] = 1
-    """Anything but 1 is refused: Gleaner runs jobs of one node or less."""
+    """Any number but 1 is refused, because Gleaner runs jobs on one node or a part of it."""
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000), NUMBER] = 0
     retries: Annotated[int, Field(ge=0, le=100), NUMBER] | None = None
-    """Starts over after the job's own failure; None: the site's default."""
+    """The number of new starts after failures of the job itself; None for the site's default."""
     retry_on: ExitCodes | None = None
-    """After these exit codes alone the job is tried again; None: after all."""
+    """The only exit codes after which the job is tried again; None for all."""
     never_retry_on: ExitCodes | None = None
-    """After these exit codes the job has failed for good, whatever retries are left."""
+    """The exit codes after which the job has failed permanently, even if retries are left."""
     compute_limit_s: Annotated[int, Field(ge=1, le=10 * 365 * 86_400), NUMBER] | None = None
-    """The seconds for which the job may compute, all slices together; None: no limit."""
+    """The seconds for which the job may compute, all slices together; None for no limit."""
     needs_at_least_s: Annotated[int, Field(ge=1, le=10 * 365 * 86_400), NUMBER] | None = None
-    """The seconds that an agent must have left to be given the job; None: any agent will do."""
+    """The seconds that an agent must have left to receive the job; None if any agent can."""
     disk_mib: Annotated[int, Field(ge=1, le=16 * 1024 * 1024), NUMBER] | None = None
-    """The job may write so much, in MiB, its folder and all else together; None: as much as its node allows."""
+    """The most that the job may write, in MiB, its folder and all else together; None for the node's limit."""
     silent_limit_s: Annotated[int, Field(ge=10, le=10 * 365 * 86_400), NUMBER] | None = None
-    """The seconds for which the job may compute without printing or writing anything; None: no limit."""
+    """The seconds for which the job may compute without printing or writing anything; None for no limit."""
     inputs: InputSpecs = ()
     """Files and folders that the job reads and does not change."""
     mounts: Mounts = ()
-    """Folders of the nodes that the job sees read-only, each at its own path, out of those that the site allows."""
+    """Folders of the node that the job sees read-only, each under its own path. The site must allow them."""
     outputs: OutputSpec | None = None
-    """The part of the job's folder that is kept; None: everything."""
+    """The part of the job's folder that is kept; None for everything."""
     saves_itself: SelfSave | None = None
-    """The workload writes its state into its folder on a signal, and goes on from there when it is started again."""
+    """How the workload writes its state into its folder on a signal, to continue from it when it is started again."""
 
     @field_validator("nodes")
     @classmethod
@@ -303,13 +303,13 @@ class JobSpec(Shape):
 
     @property
     def keep(self) -> tuple[str, ...]:
-        """The patterns of what is kept of the job's folder; none: everything is."""
+        """The patterns of the files that are kept of the job's folder; empty if all are."""
         return () if self.outputs is None else self.outputs.keep
 
     def resolved(
         self, *, job: int, campaign: int | None, index: int | None, parameters: Mapping[str, str] | None = None
     ) -> "JobSpec":
-        """Return the specification of one job, with its numbers and parameters in place of what stands in braces.
+        """Return the specification of one job, with its numbers and parameters in place of the names in braces.
 
         >>> runs = JobSpec(name="a", image="pi", command=("run", "--seed={index:03d}"), environment={"MASS": "{mass}"})
         >>> one = runs.resolved(job=1, campaign=1, index=7, parameters={"mass": "100"})
@@ -320,7 +320,7 @@ class JobSpec(Shape):
         if outputs is not None and outputs.to is not None:
             of_target = {**values, "job": str(job), "campaign": str(campaign)}
             outputs = outputs.model_copy(update={"to": placeholders.filled(outputs.to, of_target)})
-        if index is None:  # a single job's braces are its own
+        if index is None:  # braces mean nothing in a single job
             return self.model_copy(update={"outputs": outputs})
 
         def filled(texts: tuple[str, ...]) -> tuple[str, ...]:

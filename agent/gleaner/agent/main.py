@@ -28,12 +28,12 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=N
 log = structlog.get_logger()
 
 UNFIT = 3
-"""Exit status when this node or its settings are not fit to run jobs."""
+"""The exit status if this node cannot run jobs, or its settings are wrong."""
 
 
 @app.callback()
 def _group() -> None:
-    """Keep `run` as a command of its own."""
+    """Keep `run` as a separate command."""
 
 
 @app.command()
@@ -64,7 +64,7 @@ def run(
 
 
 def run_to_end(agent: Agent) -> NoReturn:
-    """Run the agent, and end this process, at the latest at the agent's exit."""
+    """Run the agent, and end this process no later than the agent's exit."""
     threading.Thread(target=_exit_in_time, args=(agent,), daemon=True).start()
     asyncio.run(_live_and_exit(agent))
     raise AssertionError("an agent that has lived does not come back")
@@ -77,13 +77,13 @@ async def _live_and_exit(agent: Agent) -> None:
         log.error("the container runtime does not work", reason=str(error))
         status = UNFIT
     sys.stderr.flush()
-    # At once, whatever still runs: if a thread that hangs in a storage call kept the Slurm job, Slurm would drain the
-    # node.
+    # End at once, whatever still runs. If a thread that hangs in a storage call kept the Slurm job alive, Slurm would
+    # drain the node.
     os._exit(status)
 
 
 def _exit_in_time(agent: Agent) -> None:
-    """End this process at the agent's exit, even if all else hangs, for example in writing to a log."""
+    """End this process at the agent's exit, even if everything else hangs, for example while writing to a log."""
     while (left_s := agent.latest_exit_s - agent.clock.now_s()) > 0:
         agent.clock.pause(min(left_s, 1.0))
     os._exit(1)

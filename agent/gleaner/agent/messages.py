@@ -1,8 +1,8 @@
 """The messages between agents and control.
 
-Both are of one version: each message names its own, and one of another version is refused in one line. Times are
-seconds since the epoch, durations are seconds, memory is MiB. Every report names its attempt: control refuses the
-report of an attempt that is no longer the current one with status 409, and changes nothing.
+Both sides have the same version. Each message names its version, and a message of another version is refused with one
+line. Times are in seconds since the epoch, durations in seconds, memory in MiB. Every report names its attempt. If the
+attempt is no longer the current one, control refuses the report with status 409 and changes nothing.
 """
 
 from enum import StrEnum
@@ -23,16 +23,16 @@ LONGEST_LOG_LINE = 65_536
 def _clean(text: object, longest: int) -> object:
     if not isinstance(text, str):
         return text
-    return storable(text[:longest])  # a job may print anything, and no text may stop an agent
+    return storable(text[:longest])  # a job can print anything, which must never stop an agent
 
 
 Text = Annotated[str, BeforeValidator(lambda text: _clean(text, LONGEST_TEXT))]
-"""Text for a person, never refused: long text is cut, and characters that no database stores are replaced."""
+"""Text for a person. It is never refused: long text is cut, and characters that databases cannot store are replaced."""
 LogLine = Annotated[str, BeforeValidator(lambda text: _clean(text, LONGEST_LOG_LINE))]
 """One line that a job wrote, cleaned in the same way."""
 _BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}(==|[A-Za-z0-9+/]=))?$"
 OpenLine = Annotated[str, Field(pattern=_BASE64, max_length=4 * -(-LONGEST_LOG_LINE // 3))]
-"""The beginning of a line as base64 of its bytes: it may end within a character."""
+"""The beginning of a line as base64 of its bytes, because it might end in the middle of a character."""
 NodeName = InputName
 
 
@@ -51,12 +51,13 @@ VERSION = 1
 """The version of all messages together.
 
 It stays 1 before the tag of 0.2.0, because agents and control are always installed together. From the tag on, the first
-change of a message after each release raises it by one, and `_same` also accepts the version before.
+change of a message after each release raises it by one, and `_same` also accepts the previous version.
 """
 
 
 class Message(BaseModel):
-    """A value on the wire: immutable, all numbers finite. Fields that the receiver does not know are ignored."""
+    """A value on the wire. It is immutable and its numbers are finite. The receiver ignores fields that it does not
+    know."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
@@ -72,23 +73,23 @@ def _same(version: object) -> object:
 
 
 class VersionedMessage(Message):
-    """A whole message. Its version is checked first: nothing else of another version's message is read."""
+    """A whole message. Its version is checked before anything else is read."""
 
     version: Annotated[int, Field(ge=VERSION, le=VERSION), NUMBER, BeforeValidator(_same)] = VERSION
 
     @model_validator(mode="before")
     @classmethod
     def _version_first(cls, fields: object) -> object:
-        same = fields  # `isinstance` would narrow what is returned to a dict of unknown things
+        same = fields  # `isinstance` would narrow the returned value to a dict of unknown types
         if isinstance(fields, dict):
             _same(cast("dict[str, object]", fields).get("version", VERSION))
         return same
 
 
 class NodeFacts(Message):
-    """The facts of a node that decide which jobs may run or be restored there.
+    """The facts of a node that determine which jobs can run or be restored there.
 
-    A checkpoint with memory in it fits a node of the same architecture and runtime family, with at least the
+    A checkpoint with memory in it fits a node of the same architecture and runtime family, if the node has at least the
     processor features of the node that saved it and no older CRIU.
     """
 
@@ -96,30 +97,30 @@ class NodeFacts(Message):
     cpus: Annotated[int, Field(ge=1, le=1_000_000), NUMBER]
     memory_mib: Annotated[int, Field(ge=1, le=2**31 - 1), NUMBER]
     runtime: Text
-    """The container runtime with its version, for example `docker 26.1.5`. The name is its family: no family restores
-    what another one has saved."""
+    """The container runtime with its version, for example `docker 26.1.5`. The name is its family, and a checkpoint can
+    be restored only within its family."""
     criu: Text
-    """CRIU's version, for example `4.1.1`; empty where there is none."""
+    """CRIU's version, for example `4.1.1`; empty without CRIU."""
     kernel: Text
     architecture: Text
     cpu_features: Annotated[tuple[Text, ...], Field(fail_fast=True, max_length=4096)] = ()
     """The kernel's names of the processor's features, sorted."""
     mounts: Annotated[tuple[Text, ...], Field(fail_fast=True, max_length=256)] = ()
-    """The folders that jobs may mount here. A job that mounts another one is not offered to this node."""
+    """The folders that jobs may mount here. A job that mounts any other folder is not offered to this node."""
     fetches: Annotated[tuple[Text, ...], Field(fail_fast=True, max_length=32)] = ()
-    """The schemes of the URLs from which this agent can fetch inputs. A job with an input that is still to be fetched
-    from another one is not offered to it."""
+    """The schemes of the URLs from which this agent can fetch inputs. A job that still needs an input from a URL of
+    another scheme is not offered to this agent."""
     disk_mib: Mebibytes | None = None
-    """The most that a job may write here, whatever it asks for itself."""
+    """The most that a job may write here, even if its own limit is higher."""
 
 
 class NodeImages(Message):
-    """The container images that jobs may run on a node; those that groups have pushed are not among them."""
+    """The container images that jobs may run on a node, except those that groups have pushed."""
 
     names: Annotated[tuple[Text, ...], Field(fail_fast=True, max_length=MOST_IMAGES)] = ()
-    """Those that are there."""
+    """The images that are on the node."""
     brings: Annotated[tuple[Text, ...], Field(fail_fast=True, max_length=256)] = ("*",)
-    """Patterns of the names of those that the node can bring when a job needs one (`system.image_names.matches`)."""
+    """Name patterns of images that the node can pull or load when a job needs one (`system.image_names.matches`)."""
 
 
 class Registration(VersionedMessage):
@@ -128,7 +129,7 @@ class Registration(VersionedMessage):
     facts: NodeFacts
     images: NodeImages = NodeImages()
     end_s: Seconds
-    """The instant of the agent's end: the shared end, or earlier."""
+    """The instant of the agent's end, which is the shared end or earlier."""
     slurm_job: Text | None = None
 
 
@@ -143,7 +144,7 @@ _Samples = Annotated[tuple[CostSample, ...], Field(fail_fast=True, max_length=10
 
 
 class NodeRates(Message):
-    """The newest measurements of a node, the newest last. `timing.save_cost` fits a line to them.
+    """The latest measurements of a node, the newest last. `timing.save_cost` fits a line to them.
 
     >>> NodeRates.model_validate_json('{"saves": [[400, 2.5]]}').saves
     (CostSample(mib=400.0, took_s=2.5),)
@@ -151,15 +152,15 @@ class NodeRates(Message):
 
     saves: _Samples = ()
     restores: _Samples = ()
-    """Their size is the checkpoint's."""
+    """Restores, with the checkpoint's size."""
     saves_elsewhere: Count = 0
     """The number of jobs that the agents of all other nodes saved to the storage around the last boundary."""
     errors: Annotated[tuple[Weight, ...], Field(fail_fast=True, max_length=100)] = ()
-    """The times that all saves of the latest agents' ends took, divided by the expected ones, the newest last."""
+    """For each of the latest agents' ends, the time of all saves divided by the expected time, the newest last."""
     late: Flag = False
     """True if a save there came too late for its agent's end, and none has been in time since."""
     borrowed: Flag = False
-    """True if `saves` are those of another node of the same type: this one has none of its own."""
+    """True if `saves` are from another node of the same type, because this node has no measurements yet."""
 
 
 class Welcome(VersionedMessage):
@@ -167,22 +168,22 @@ class Welcome(VersionedMessage):
 
     heartbeat_s: float
     lease_s: float
-    """After this long without a heartbeat, control gives the agent's jobs to others."""
+    """The time without a heartbeat after which control gives the agent's jobs to other agents."""
     rates: NodeRates = NodeRates()
     """The measurements of earlier agents on this node."""
     node_mtbf_s: Annotated[float, Field(gt=0), NUMBER] | None = None
-    """Mean time between losses of one agent without notice, as observed over the whole fleet."""
+    """The mean time between losses of one agent without notice, as observed over all agents."""
 
 
 class Way(StrEnum):
     """The way in which a job's state is saved and restored."""
 
     SHIM = "shim"
-    """Docker with our OCI runtime, which lets CRIU write where we say."""
+    """Docker with our OCI runtime, which lets CRIU write to a place of our choice."""
     CRIU = "criu"
     """runc and CRIU through the node helper."""
     SELF = "self"
-    """The workload itself, on a signal; the checkpoint is its folder."""
+    """The workload saves itself on a signal, and the checkpoint is its folder."""
 
 
 class Stream(StrEnum):
@@ -200,17 +201,18 @@ class Checkpoint(Message):
     digest: Digest
     size_bytes: Count
     log_lines: Count
-    """The number of lines that the job had written, over all its slices, when its memory was saved."""
+    """The number of lines that the job had written, over all its slices, at the time of the save."""
     _few_fields = model_validator(mode="before")(few_fields)
     open_lines: dict[Stream, OpenLine] = {}
-    """The beginnings of lines that were not at their end then. They are not counted; the next slice ends them."""
+    """The beginnings of lines that were still open then. They are not counted, and the next slice ends them."""
     chain: Annotated[str, Field(pattern=r"^[0-9]{1,10}/[0-9]{1,10}$")] | None = None
-    """The chain: checkpoints of a job with the same one may share files. It is named after its first checkpoint, as
-    attempt/number, which is this one if it shares none. None if it is not known."""
+    """The name of the chain. Checkpoints of a job in the same chain can share files. A chain is named after its first
+    checkpoint, as attempt/number, which is this one if it shares no files. None if it is not known."""
     silent_s: Duration = 0.0
-    """The time for which the job had computed without writing anything when it was saved, earlier slices included."""
+    """The time for which the job had computed without writing anything when it was saved, including earlier slices."""
     has_memory: Flag = True
-    """False: only the job's folder is in it, written by a workload that saves itself. It fits every node."""
+    """False if it contains only the job's folder, written by a workload that saves itself. Such a checkpoint fits every
+    node."""
 
 
 class ClaimRequest(VersionedMessage):
@@ -219,13 +221,13 @@ class ClaimRequest(VersionedMessage):
     cpus: Cores
     memory_mib: Mebibytes
     most: Annotated[int, Field(ge=1, le=1024), NUMBER] = 64
-    """At most this many jobs."""
+    """The largest number of jobs to assign."""
     left_s: Duration | None = None
-    """The time for which a job may compute here before it is saved. None: nobody knows."""
+    """The time for which a job can compute here before it is saved; None if it is unknown."""
 
 
 class StoredInput(Message):
-    """A file or folder that the job reads and does not change. It is in the storage, as a tar archive."""
+    """A file or folder that the job reads and does not change. It is in the storage as a tar archive."""
 
     name: InputName
     """Its name in `/inputs`."""
@@ -235,24 +237,24 @@ class StoredInput(Message):
     """The digest of the manifest in the storage."""
     size_bytes: Count
     into_job: Flag = False
-    """True: it is copied into the job's folder before the first start, and is the job's own from then on."""
+    """True if it is copied into the job's folder before the first start, and belongs to the job from then on."""
 
 
 class CredentialGiven(Message):
     """The secret of a job's group for the URL of an input or a target."""
 
     url: Text
-    """The secret is for the URLs below this one only."""
+    """The URL below which the secret may be used."""
     value: Annotated[SecretStr, PlainSerializer(SecretStr.get_secret_value, when_used="json")]
-    """Only the JSON on the wire shows it."""
+    """The secret, which is shown only in the JSON on the wire."""
     fault: Text = ""
-    """Why control cannot read the secret; then the value is empty."""
+    """Why control cannot read the secret, in which case the value is empty."""
 
 
 class UrlInput(UrlInputSpec):
-    """A file that the job reads and that is not in the storage yet: the agent fetches it and stores it.
+    """A file that the job reads and that is not in the storage yet. The agent fetches and stores it.
 
-    It stands among the inputs, so that an agent that cannot fetch it does not start the job without it.
+    It is one of the inputs, so that an agent that cannot fetch it does not start the job without it.
     """
 
     credential: CredentialGiven | None = None
@@ -267,7 +269,7 @@ class FetchRules(Message):
     largest_bytes: Count
     total_s: Duration
     silent_s: Duration
-    """A server that sends nothing for so long hangs."""
+    """The time without data after which a server counts as hanging."""
 
 
 class InputFetched(VersionedMessage):
@@ -278,17 +280,18 @@ class InputFetched(VersionedMessage):
     """The SHA-256 of its tar archive, as in `StoredInput`."""
     size_bytes: Count
     digest: Digest | None = None
-    """The digest of its manifest in the storage; None: it is not stored yet."""
+    """The digest of its manifest in the storage; None if it is not stored yet."""
 
 
 class InputFixed(VersionedMessage):
-    """Control's answer: the input that the job reads from now on. None: control does not find it in the storage."""
+    """Control's answer with the input that the job reads from now on, or None if control does not find it in the
+    storage."""
 
     input: StoredInput | None = None
 
 
 class Assignment(Message):
-    """One job, claimed by the asking agent under a new attempt."""
+    """One job that the agent has claimed, with a new attempt."""
 
     job: int
     attempt: int
@@ -298,27 +301,27 @@ class Assignment(Message):
     spec: JobSpec
     """The job's specification, resolved."""
     memory_mib: int
-    """The job's memory limit now: within the range that its specification allows."""
+    """The job's current memory limit, within the range that its specification allows."""
     image_id: Digest | None = None
-    """The id of the container image, if the group has pushed it; None: the node has the image, or pulls it."""
+    """The id of the container image if the group has pushed it; None if the node has the image or pulls it."""
     image_digest: Digest | None = None
     """The digest of the pushed image's manifest in the storage."""
     checkpoint: Checkpoint | None = None
-    """The checkpoint from which the job goes on; None if it starts from the beginning."""
+    """The checkpoint from which the job continues; None if it starts from the beginning."""
     compute_left_s: Duration | None = None
-    """The part of the job's compute limit that earlier slices have left. None: no limit."""
+    """The rest of the job's compute limit after its earlier slices; None without a limit."""
     inputs: tuple[Annotated[StoredInput | UrlInput, Field(union_mode="left_to_right")], ...] = ()
     fetch_rules: FetchRules | None = None
     """The rules for its `UrlInput`s; None if it has none."""
 
     @property
     def image(self) -> str:
-        """The name of the container image; its id if it was pushed."""
+        """The name of the container image, or its id if it was pushed."""
         return self.image_id or self.spec.image
 
     @property
     def stored_inputs(self) -> tuple[StoredInput, ...]:
-        """The inputs that are in the storage. Before the job starts, all are."""
+        """The inputs that are in the storage, as all are before the job starts."""
         return tuple(one for one in self.inputs if isinstance(one, StoredInput))
 
 
@@ -334,15 +337,15 @@ class AttemptRef(Message):
     job: JobNumber
     attempt: AttemptNumber
     unsaved: Text = ""
-    """Why the latest save failed, in a heartbeat: a `ReturnReason` and its detail. Empty: none did."""
+    """In a heartbeat, why the latest save failed: a `ReturnReason` and its detail. Empty if it did not fail."""
 
 
 class Heartbeat(VersionedMessage):
-    """A heartbeat: the attempts that the agent still works on."""
+    """A heartbeat with the attempts that the agent still works on."""
 
     attempts: Annotated[tuple[AttemptRef, ...], Field(fail_fast=True, max_length=4096)] = ()
     clock_ahead_s: Seconds | None = None
-    """The least by which the agent's clock is ahead of control's; below 0: behind. None: not measured."""
+    """The least by which the agent's clock is ahead of control's, negative if it is behind; None if not measured."""
 
 
 class Order(StrEnum):
@@ -352,7 +355,7 @@ class Order(StrEnum):
     VACATE = "vacate"
     """Save the job and report it saved."""
     DROP = "drop"
-    """Kill it and report nothing: it was cancelled, or another attempt is the current one."""
+    """Kill the job and report nothing, because it was cancelled or another attempt is the current one."""
 
 
 class Orders(VersionedMessage):
@@ -360,19 +363,19 @@ class Orders(VersionedMessage):
 
     orders: tuple[Order, ...] = ()
     vacate: bool = False
-    """Save everything and end."""
+    """True if the agent must save all jobs and end."""
     now_s: Seconds | None = None
-    """Control's clock, between the heartbeat and this answer."""
+    """The time of control's clock between the heartbeat and this answer."""
     deliveries: bool = False
     """True if a result waits to be delivered."""
 
 
 class Delivery(Message):
-    """A result to copy to its target. Whoever delivers it, and however often, copies the same bytes."""
+    """A result to copy to its target. Every agent that delivers it copies the same bytes, however often."""
 
     job: JobNumber
-    attempt: AttemptNumber  # whose result it is
-    number: AttemptNumber  # of this try: only its own report counts
+    attempt: AttemptNumber  # that has the result
+    number: AttemptNumber  # of this try, of which only its own report counts
     digest: Digest
     to: Text
     keep: tuple[str, ...] = ()  # as in the assignment
@@ -390,7 +393,7 @@ class DeliveryOffer(VersionedMessage):
 
 
 class DeliveryReport(VersionedMessage):
-    """The end of one try to deliver a result: the files that are there, or why it has failed."""
+    """The outcome of one try to deliver a result: the files that were delivered, or why it failed."""
 
     job: JobNumber
     number: AttemptNumber
@@ -410,57 +413,57 @@ class RestoreMeasurement(Message):
     stored_bytes: Count
     """The checkpoint's `size_bytes`."""
     took_s: Duration
-    """From the beginning of the restore, when inputs and image were there, until the process ran."""
+    """The time from the beginning of the restore, when inputs and image were ready, until the process ran."""
     at_once: Annotated[int, Field(ge=1, le=1024), NUMBER] = 1
-    """The number of restores on this node meanwhile, this one included."""
+    """The number of restores on this node in that time, including this one."""
     way: Way
 
 
 class SaveMeasurement(Message):
-    """The cost of one save, from which the next is estimated better.
+    """The cost of one save, which improves the estimate of the next.
 
     >>> SaveMeasurement(memory_bytes=2**30, stored_bytes=2**29, took_s=1.4, at_once=4, way=Way.SHIM).failed
     0
     """
 
     memory_bytes: Count
-    """The job's memory in use when the save began (of one that saves itself: its folder)."""
+    """The job's memory in use when the save began, or the size of its folder if it saves itself."""
     stored_bytes: Count
-    """The bytes written to the storage: compressed, and without those that the checkpoint before holds."""
+    """The compressed bytes written to the storage, without those that the previous checkpoint already contains."""
     took_s: Duration
-    """From the order to save until the checkpoint was published."""
+    """The time from the order to save until the checkpoint was published."""
     expected_s: Duration | None = None
-    """The agent's estimate."""
+    """The agent's estimate of that time."""
     at_once: Annotated[int, Field(ge=1, le=1024), NUMBER] = 1
-    """The number of saves on this node meanwhile, this one included."""
+    """The number of saves on this node in that time, including this one."""
     way: Way
     failed: Count = 0
     """The number of saves of this attempt that failed since its last report of a checkpoint."""
 
 
 class Slice(Message):
-    """The times of one attempt. Instants are those of the agent's clock."""
+    """The times of one attempt. Instants are by the agent's clock."""
 
     started_s: Seconds
     """The instant at which the agent began to prepare the job."""
     start_s: Duration = 0.0
-    """From then until the process ran, or until its restore began: inputs and the image are brought in it."""
+    """The time from then until the process ran or its restore began, in which inputs and the image are brought."""
     restore_s: Duration = 0.0
-    """From then until the process ran, of a job that had a checkpoint."""
+    """For a job with a checkpoint, the time from then until the process ran."""
     memory_s: Duration = 0.0
-    """From the restore until all memory was there, if that came while the process ran; 0 until it is there."""
+    """The time from the restore until all memory had arrived, if it arrived while the process ran; 0 until then."""
     compute_s: Duration = 0.0
     save_s: Duration = 0.0
-    """From the order to save until the checkpoint was published; all saves of the attempt together."""
+    """The time from the order to save until the checkpoint was published, for all saves of the attempt together."""
     restored: RestoreMeasurement | None = None
-    """The cost of its restore; None if it began without one. Reports may repeat it; control counts it once."""
+    """The cost of its restore; None if it began without one. Reports can repeat the cost, which control counts once."""
 
 
 class Checkpointed(VersionedMessage):
-    """The attempt published this whole checkpoint and goes on computing: a periodic save.
+    """The attempt published this whole checkpoint in a periodic save, and continues to compute.
 
-    Reported at `/jobs/J/attempts/A/checkpointed`. Within an attempt the checkpoints' numbers go up. A repeated
-    report is no error. `slice` has the times of the attempt so far.
+    The message is sent to `/jobs/J/attempts/A/checkpointed`. Within an attempt the checkpoints' numbers increase. A
+    repeated report is not an error. `slice` contains the times of the attempt so far.
 
     >>> Checkpointed(
     ...     checkpoint=Checkpoint(attempt=3, number=2, digest="sha256:" + "0" * 64, size_bytes=5, log_lines=0),
@@ -489,96 +492,99 @@ class Output(Message):
     digest: Digest
     size_bytes: Count
     unmatched: Annotated[tuple[Text, ...], Field(fail_fast=True, max_length=keep_patterns.MOST)] = ()
-    """The patterns of `keep` that have fitted no file."""
+    """The patterns of `keep` that matched no file."""
 
 
 class Completed(VersionedMessage):
-    """The workload exited by itself."""
+    """The workload exited on its own."""
 
     exit_code: Annotated[int, Field(ge=-(2**31), le=2**31 - 1), NUMBER]
     output: Output | None = None
     log_lines: Count = 0
     reason: Text = ""
-    """One line for a person where the exit code alone does not tell, for example why the command could not start."""
+    """One line for a person where the exit code alone is not enough, for example why the command could not start."""
     slice: Slice
     may_retry: Flag = True
-    """False: another try would end in the same way, whatever retries are left. `reason` says why."""
+    """False if another try would end in the same way, so that retries do not help. `reason` explains why."""
     out_of_memory: Flag = False
-    """True if the job has met its memory limit. `reason` says so, with the limit."""
+    """True if the job has reached its memory limit. `reason` names the limit."""
     at_limit: Flag = False
-    """True if the agent has ended the job at another limit. `reason` says which, and the exit code is that of it."""
+    """True if the agent has ended the job at another limit. `reason` names the limit, which determines the exit
+    code."""
 
 
 class ReturnReason(StrEnum):
     """Why an agent returns a job that it has not saved."""
 
     UNSTARTED = "unstarted"
-    """Too little time was left, or the agent ends: no fault of the job."""
+    """Too little time was left, or the agent is ending. The job is not to blame."""
     IMAGE_MISSING = "image missing"
-    """The image is not on the node and cannot be pulled. The job is held when another node says so, too."""
+    """The image is not on the node and cannot be pulled. The job is held if another node also reports this."""
     IMAGE_REFUSED = "image refused"
-    """The site does not allow the image, or what a job of it writes cannot be saved. The job is held."""
+    """The site does not allow the image, or files that a job writes in it cannot be saved. The job is held."""
     INPUT_MISSING = "input missing"
-    """An input is not whole in the storage, or cannot be fetched. The job is held when another node says so, too."""
+    """An input is incomplete in the storage, or cannot be fetched. The job is held if another node also reports
+    this."""
     INPUT_UNREACHABLE = "input unreachable"
-    """An input could not be fetched now, for example because its server does not answer. The job waits for a while,
+    """An input could not be fetched for now, for example because its server does not answer. The job waits for a while
     and is tried again."""
     NODE_LACKS = "node lacks"
-    """The node lacks something that the job needs at each start, for example room for its image or its inputs, or at
-    each save, for example a newer CRIU. The job is not offered to this node for a while."""
+    """The node lacks something that the job needs at each start, such as room for its image or its inputs, or at each
+    save, such as a newer CRIU. The job is not offered to this node for a while."""
     MOUNT_MISSING = "mount missing"
-    """The node lacks a folder that the job mounts: `detail` begins with it and a colon. Jobs that mount it are not
-    offered to this node before its next agent has found it."""
+    """The node lacks a folder that the job mounts, with which `detail` begins, followed by a colon. Jobs that mount the
+    folder are offered to this node only after its next agent has found it."""
     CHECKPOINT_BROKEN = "checkpoint broken"
     """A file of the checkpoint is missing or damaged."""
     CANNOT_RESTORE = "cannot restore"
-    """The checkpoint is whole, but the restore failed on this node. It may succeed on another node."""
+    """The checkpoint is whole, but the restore failed on this node. It might succeed on another node."""
     INCOMPATIBLE = "incompatible"
-    """This node lacks what the checkpoint needs: `detail` says what. The checkpoint still counts as whole. The job is
-    not offered to this node again."""
+    """This node lacks something that the checkpoint needs, as `detail` explains. The checkpoint still counts as whole.
+    The job is not offered to this node again."""
     SAVE_FAILED = "save failed"
-    """The job ran, and every save failed. `detail` says why the first one failed."""
+    """The job ran, and every save failed. `detail` explains why the first one failed."""
     UNSAVABLE = "cannot be saved"
-    """The job ran, and a save failed for a reason that holds on every node until the program changes. `detail` says
-    what to do. It begins with `head_room.NEEDS_MEMORY` if the job can be saved with more memory."""
+    """The job ran, and a save failed for a reason that applies on every node until the program changes. `detail`
+    explains what to do. It begins with `head_room.NEEDS_MEMORY` if the job can be saved with more memory."""
     TOO_LATE = "too late"
-    """The job ran, but its save or its result was not finished at the agent's end: no fault of the job. `detail` says
-    why an earlier save failed, if one did. If the save is finished later, the agent reports it: it counts until
-    another agent has claimed the job."""
+    """The job ran, but its save or its result was not finished at the agent's end, for which the job is not to blame.
+    `detail` explains why an earlier save failed, if one did. If the save is finished later, the agent reports it, and
+    it counts until another agent has claimed the job."""
     NODE_FAULT = "node fault"
-    """The runtime of this node does not work, or somebody killed the job."""
+    """The runtime of this node does not work, or the job was killed from outside."""
     STORAGE_FAULT = "storage fault"
-    """The storage refused or failed, before the job ran or at its end: no sign against the job."""
+    """The storage refused or failed, before the job ran or at its end. The job is not to blame."""
 
 
 class Returned(VersionedMessage):
-    """The attempt ended without a new checkpoint and without an exit of the workload."""
+    """The attempt ended with neither a new checkpoint nor an exit of the workload."""
 
     why: ReturnReason
     detail: Text = ""
     slice: Slice | None = None
     measured: SaveMeasurement | None = None
-    """The cost of a save that came too late: `took_s` is what it had taken by then, so the least that it takes."""
+    """The cost of a save that came too late. `took_s` is the time it had taken by then, so the whole save takes
+    longer."""
 
 
 class LogLines(VersionedMessage):
-    """Lines of a job's output. `first` counts from 0 over the job's whole life, all slices together."""
+    """Lines of a job's output. `first` is the number of the first line, counted from 0 over all slices."""
 
     first: Annotated[int, Field(ge=0, le=2**52), NUMBER]
     lines: Annotated[tuple[LogLine, ...], Field(fail_fast=True, max_length=10_000)]
 
 
 class Deregistration(VersionedMessage):
-    """An agent's last message. Its remaining attempts, if any, count as returned unstarted."""
+    """An agent's last message. Its remaining attempts, if any, count as returned before they started."""
 
     ended_s: Seconds
-    """The instant at which the agent was done, by its own clock."""
+    """The instant at which the agent had finished, by its own clock."""
     reason: Text = ""
     fault: Flag = False
-    """True if the agent ended because its node does not work: that counts against the node."""
+    """True if the agent ended because its node does not work, which counts against the node."""
     saving_s: Duration | None = None
-    """The time that all saves of its end took together; None if there were none whose cost was known before."""
+    """The time that all saves at its end took together; None if there were none with a previously known cost."""
     saving_expected_s: Duration | None = None
-    """The agent's estimate of that, without safety."""
+    """The agent's estimate of that time, without the safety factor."""
     was_late: Flag = False
-    """True if a save was not done at the end: `saving_s` is then the least that it takes."""
+    """True if a save was not finished at the end, in which case `saving_s` is a lower bound."""

@@ -18,16 +18,16 @@ from gleaner.agent.timing.save_cost import SaveEstimates
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobContext:
-    """The tools of an executor: runtime, clock, estimates of saves, and the limit of saves at once."""
+    """The tools of an executor: the runtime, the clock, the estimates of saves, and the limit on simultaneous saves."""
 
     runtime: Runtime
     estimates: SaveEstimates
     saves: Limiter
     clock: Clock
     hard_stop_s: Callable[[], float]
-    """Return the instant after which nothing is waited for: shortly before the process must exit."""
+    """Return the instant after which the executor waits for nothing more, shortly before the process must exit."""
     cleaner: str = "the watchdog"
-    """The program that removes a container that cannot be removed from here."""
+    """The program that removes containers that this process cannot remove."""
 
     @property
     def way(self) -> Way:
@@ -46,7 +46,7 @@ class AgentContext(JobContext):
     work: Path
     outbox: Outbox
     reports: Path
-    """The folder on the storage from which control takes the reports that did not reach it."""
+    """The folder on the storage in which control finds the reports that did not reach it."""
     begins: Limiter
     can_save: bool
     """True if this node can save and restore memory. Otherwise only workloads that save themselves can run here."""

@@ -45,7 +45,7 @@ def make_executor(context: AgentContext, assignment: Assignment) -> Executor:
     checkpoints = JobCheckpoints(context.storage, assignment, context.facts, place, clock=context.clock)
     reporter = ControlReporter(context.runtime, context.outbox, context.reports, checkpoints, context.clock)
     times = Stopwatch(context.clock)
-    whole = assignment  # with all its inputs in the storage, once they are
+    whole = assignment  # later the same with all inputs in the storage
 
     async def launch() -> lifecycle.Started | lifecycle.NotStarted | lifecycle.LimitPassed:
         if (limit := check_compute_limit(assignment, 0.0)) is not None:
@@ -84,12 +84,12 @@ def make_executor(context: AgentContext, assignment: Assignment) -> Executor:
 
 @dataclass(slots=True)
 class ControlReporter:
-    """The `Reporter` of one attempt, whose reports all go through the agent's outbox."""
+    """The `Reporter` of one attempt, which sends every report through the agent's outbox."""
 
     runtime: Runtime
     outbox: Outbox
     reports: Path
-    """The agent's folder on the storage, from which control takes the reports that did not reach it."""
+    """The agent's folder on the storage, in which control finds the reports that did not reach it."""
     checkpoints: JobCheckpoints
     clock: Clock
     _log: JobLog = field(init=False)
@@ -134,7 +134,7 @@ class ControlReporter:
         self._log.wait()
 
     def flush_output(self) -> None:
-        """Put the lines read so far into the outbox, as far as it has room for them."""
+        """Put the lines read so far into the outbox, up to its free room."""
         self._flush(lambda: self.outbox.room_bytes(self._path + "log"))
 
     def end_output(self) -> Mark:

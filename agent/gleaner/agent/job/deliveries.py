@@ -1,7 +1,7 @@
 """The results that an agent delivers for control, one at a time.
 
-Control offers only results that count. It learns of each end through the agent's outbox. If the agent ends first,
-another agent delivers the same result again, which changes nothing where it is there already.
+Control offers only results that count. It learns through the agent's outbox how each delivery ended. If the agent ends
+before that, another agent delivers the same result again, which changes nothing at a target that already has it.
 """
 
 import asyncio
@@ -22,25 +22,25 @@ LOOK_EVERY_S = 0.5
 
 @dataclass(slots=True)
 class Deliveries:
-    """The deliveries of one agent. Only the calls that block run in a thread."""
+    """The deliveries of one agent. Calls that block run in a thread, and all others on the event loop."""
 
     client: ControlClient
     deliver: Callable[[Delivery, threading.Event], DeliveryReport | None]
-    """As `transfer.file_transfers.Transfers.deliver` does it."""
+    """Delivers a result, as `transfer.file_transfers.Transfers.deliver` does."""
     report: Callable[[DeliveryReport], None]
-    """Puts it into the agent's outbox."""
+    """Puts a report into the agent's outbox."""
     clock: Clock
     is_wanted: bool = False
-    """True if control has said that a result waits."""
+    """True if control has reported that a result waits for delivery."""
     is_busy: bool = False
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def stop(self) -> None:
-        """Deliver nothing more, and give up at once what is under way."""
+        """Deliver nothing more, and abandon a delivery that is under way."""
         self._stop.set()
 
     async def run(self) -> None:
-        """Deliver what control offers, until the agent ends."""
+        """Deliver the results that control offers, until the agent ends."""
         while not self._stop.is_set():
             if self.is_wanted:
                 self.is_busy, self.is_wanted = True, False
@@ -53,7 +53,7 @@ class Deliveries:
             await self.clock.sleep(LOOK_EVERY_S)
 
     def _deliver_one(self) -> bool:
-        """Deliver a result. Return False if none waits. Raises `ControlSilent` or `ControlRefused`. Blocks."""
+        """Deliver one result. Return False if none waits. Raises `ControlSilent` or `ControlRefused`. Blocks."""
         if (delivery := self.client.take_delivery()) is None:
             return False
         facts = {"job": delivery.job, "attempt": delivery.attempt, "number": delivery.number}

@@ -1,8 +1,8 @@
-"""Do the steps of `job.lifecycle` for one job, one after the other, and feed back what happened.
+"""Do the steps of `job.lifecycle` for one job, one after the other, and feed the outcomes back to it.
 
-The only executor of `lifecycle.step`: for an agent, whose reporter tells control, and for `glean run`, whose reporter
-has Slurm start the job again. Blocking work runs in separate threads. All decisions are taken on the event loop,
-without a lock.
+This is the only executor of `lifecycle.step`. Agents use it with a reporter that informs control, and `glean run` with
+one that has Slurm start the job again. Blocking work runs in separate threads. All decisions are made on the event
+loop, without a lock.
 """
 
 import asyncio
@@ -36,27 +36,27 @@ from gleaner.agent.timing.stopwatch import Activity, Stopwatch, elapsed_s
 Result = TypeVar("Result")
 
 TERMINATED = 143
-"""The exit code after SIGTERM: by the job itself, or by an engine that ends."""
+"""The exit code after SIGTERM, which comes from the job itself or from an engine that shuts down."""
 ENGINE_ENDS_S = 1.0
 RUNTIME_BACK_S = 20.0
-"""The longest absence of a runtime. After it, its containers count as lost."""
+"""The longest time for which a runtime can be away before its containers count as lost."""
 REPORTS_ON_DISK_WITHIN_S = 5.0
-"""The longest time that a container is paused until the report of its periodic save is on the storage."""
+"""The longest time for which a container stays paused until the report of its periodic save is on the storage."""
 SAVE_PAUSE_S = 10.0
-"""The longest pause after a failed save. It is shorter if less time is left."""
+"""The longest wait before a failed save is tried again. It is shorter if less time is left."""
 
 
 @dataclass(frozen=True, slots=True)
 class _SaveUnderWay:
-    """A save that has begun. `cost`: the known cost of saves at that time; None without measurements."""
+    """A save that has begun. `cost` is the cost of saves as known at that time, and None without measurements."""
 
     began_s: float
-    """By the monotonic clock: a node's clock that is set meanwhile must not change the cost of a save."""
+    """By the monotonic clock, so that setting the node's clock during a save does not change its measured cost."""
     slot: Slot
     cost: SaveCost | None
 
     def expected_s(self, load: Load) -> float | None:
-        """Return the expected time of the save, with as many at once as there were; None without measurements."""
+        """Return the expected time of the save, given the saves that ran beside it; None without measurements."""
         at_once = self.slot.at_once
         return None if self.cost is None else self.cost.all_s([load.mib] * at_once, at_once=at_once)
 
@@ -69,28 +69,27 @@ class Executor:
     checkpoints: JobCheckpoints
     reporter: Reporter
     launch: Callable[[], Awaitable[lifecycle.Started | lifecycle.NotStarted | lifecycle.LimitPassed]]
-    """Starts the job or restores it, unless it has already passed a limit."""
+    """Starts or restores the job, unless it has already passed a limit."""
     clean: Callable[[], None]
     """Removes what the job left on the node. Blocks."""
     times: Stopwatch
     silence: Silence = field(default_factory=Silence)
     forgets_failures: bool = False
-    """True if each order to vacate stands alone, so that earlier failed saves do not count, and the job computes in
-    between."""
+    """True if each order to vacate is a new one: earlier failed saves do not count, and the job computes in between."""
     memory_bytes: int = 0
     """The memory in use at the last measurement."""
     since_s: float = 0.0
-    """The instant of the last try to save the job, or else the instant at which it began to compute."""
+    """The instant of the last attempt to save the job, or else the instant at which it began to compute."""
     began_s: float = 0.0
     """The instant at which the job began to compute."""
     last_save_s: float = 0.0
     """The instant of the job's last save."""
     save_again_s: float = 0.0
-    """A failed save is not tried again before this instant, because the reason might pass."""
+    """The instant before which a failed save is not tried again, because its cause might pass by then."""
     node_fault: bool = False
-    """True if the job was returned because the node does not work."""
+    """True if the job was returned because the node is at fault."""
     storage_fault: str = ""
-    """Why the storage failed at the last try to store; empty if it did not fail."""
+    """Why the storage failed when the job was last stored; empty if it did not fail."""
     done: asyncio.Event = field(default_factory=asyncio.Event)
     state: lifecycle.Task = field(init=False)
     _todos: asyncio.Queue[lifecycle.Todo] = field(default_factory=asyncio.Queue[lifecycle.Todo])
@@ -98,22 +97,22 @@ class Executor:
     """Set when the job has ended, so that only the report and the cleaning are left."""
     _container: ContainerId | None = None
     _failed_saves: int = 0
-    """Saves that failed since the last report of a checkpoint."""
+    """The number of saves that have failed since the last report of a checkpoint."""
     _save_under_way: "_SaveUnderWay | None" = None
     _had_to_vacate: bool = False
-    """True if the order came before the job began. In that case a checkpoint that is not found in time is no fault of
-    the node."""
+    """True if the order to vacate came before the job began. In that case the node is not to blame if the checkpoint is
+    not found in time."""
     _signal_s: float = 0.0
-    """The instant of the signal to save itself, by the monotonic clock; 0 if none was sent."""
+    """The instant at which the job was told by a signal to save itself (monotonic clock); 0 if it was not."""
     _latest_cost: SaveMeasurement | None = None
     """The cost of the latest published checkpoint."""
     _pausing: AbstractContextManager[object] = field(init=False)
     _pause_error: str = ""
     """Why the last pause failed."""
     _pause_error_s: float = -math.inf
-    """The instant of that failure, by the monotonic clock."""
+    """The instant at which the last pause failed, by the monotonic clock."""
     _save_task: asyncio.Task[None] | None = None
-    """The job's save, from the wait for a slot on."""
+    """The task that saves the job, from the beginning of its wait for a slot."""
 
     def __post_init__(self) -> None:
         self.state = lifecycle.Preparing(self.assignment.spec.saves_itself)
@@ -127,7 +126,7 @@ class Executor:
 
     @property
     def container(self) -> ContainerId | None:
-        """The container, while there is one."""
+        """The job's container, while there is one."""
         return None if isinstance(self.state, lifecycle.Preparing | lifecycle.Ended) else self.state.container
 
     @property
@@ -142,30 +141,30 @@ class Executor:
 
     @property
     def is_computing(self) -> bool:
-        """True if the job runs, and is not being saved."""
+        """True if the job runs and is not being saved."""
         return isinstance(self.state, lifecycle.Running)
 
     @property
     def is_saving(self) -> bool:
-        """True if the job's memory is being saved, or waits for that."""
+        """True if the job's memory is being saved or waits to be saved."""
         return isinstance(self.state, lifecycle.Saving)
 
     @property
     def is_storing(self) -> bool:
-        """True if something of the job can still be stored if there is time."""
-        if isinstance(self.state, lifecycle.Running):  # its save failed and is tried again
+        """True if some of the job's state can still be stored, given the time."""
+        if isinstance(self.state, lifecycle.Running):  # its save has failed and will be tried again
             return self.state.vacating and self.state.failed_saves < lifecycle.SAVE_TRIES
         return isinstance(self.state, lifecycle.Saving | lifecycle.Signalled | lifecycle.Storing | lifecycle.Finishing)
 
     @property
     def unsaved_because(self) -> str:
-        """Why its saves fail, as it would be reported at the agent's end; empty if the latest one worked."""
+        """Why the job's saves fail, as reported at the agent's end; empty if the latest one worked."""
         state = self.state
         return lifecycle.unsaved_line(state) if isinstance(state, lifecycle.Running | lifecycle.Saving) else ""
 
     @property
     def is_given_up(self) -> bool:
-        """True if the report says that the job could not be stored in time."""
+        """True if the job was reported as not stored in time."""
         return isinstance(self.state, lifecycle.Ended) and self.state.late
 
     @property
@@ -176,13 +175,13 @@ class Executor:
 
     @property
     def load(self) -> Load:
-        """The job as a save to be made: its memory, and the way to save it."""
+        """The job as a save to be made, with its memory and the way to save it."""
         return Load(self.memory_bytes, Way.SELF if self.assignment.spec.saves_itself else self.context.way)
 
     def feed(self, event: lifecycle.Event) -> None:
         """Feed an event to the lifecycle, and queue the things to do."""
         before = self.state
-        self.checkpoints.stop_waiting.set()  # whatever happened: a job in preparation waits no longer
+        self.checkpoints.stop_waiting.set()  # after any event, a job in preparation stops waiting
         if isinstance(before, lifecycle.Preparing) and isinstance(event, lifecycle.VacateAsked | lifecycle.AgentEnds):
             self._had_to_vacate = True
         self.state, todos = lifecycle.step(self.state, event)
@@ -197,7 +196,8 @@ class Executor:
             self._end_event.set()
             self.context.saves.recheck()
         for todo in todos:
-            # This must not wait for a thread that may hang: after the next step this process may have ended.
+            # This must not wait for a thread that might hang, because this process might have ended before the next
+            # step.
             if isinstance(todo, lifecycle.ReportSaved):
                 self.reporter.report_saved(todo.checkpoint, self.times.slice(), self._latest_cost)
             else:
@@ -206,7 +206,7 @@ class Executor:
             self._report_pending()
 
     async def run(self) -> None:
-        """Launch the job and do all its steps until its end."""
+        """Launch the job and carry out all its steps until its end."""
         try:
             event = await self.launch()
             self.feed(event)
@@ -220,7 +220,7 @@ class Executor:
                 self.context.clock.start(self._await_exit, container, loop)
             while not isinstance(self.state, lifecycle.Ended) or not self._todos.empty():
                 await self._do(await self._todos.get())
-        except Exception as error:  # a bug of ours: the process must not run on unseen, nor the job come back here
+        except Exception as error:  # our bug: the process must not keep running unseen, nor the job come back here
             if (container := self.container) is not None:
                 await asyncio.to_thread(self._kill, container)
             self._report_return(ReturnReason.NODE_FAULT, f"the agent broke: {error!r}")
@@ -232,13 +232,13 @@ class Executor:
 
     def _await_exit(self, container: ContainerId, loop: asyncio.AbstractEventLoop) -> None:
         event = wait_for_exit(self.context.runtime, container, self.context.clock)
-        with suppress(RuntimeError):  # the loop is closed: the job has ended, and nobody listens
+        with suppress(RuntimeError):  # the loop is closed, because the job has ended
             loop.call_soon_threadsafe(self.feed, event)
 
     def _report_pending(self) -> None:
-        """Report at once what still waits, perhaps behind a container that cannot be removed.
+        """Send at once the report that still waits, perhaps because its container cannot be removed.
 
-        If control hears nothing of a job before the deregistration, the job counts as unstarted.
+        A job counts as unstarted if control has no report of it when the agent deregisters.
         """
         for todo in [self._todos.get_nowait() for _ in range(self._todos.qsize())]:
             match todo:
@@ -285,13 +285,13 @@ class Executor:
                 await asyncio.to_thread(self.clean)
 
     def _leave_queue(self) -> None:
-        """Stop to wait for a slot: the job needs no save any more."""
+        """Stop waiting for a slot, because the job no longer needs a save."""
         task = self._save_task
         if task is not None and self._save_under_way is None and task is not asyncio.current_task():
             task.cancel()
 
     async def _wait_for_save(self, container: ContainerId) -> None:
-        """Save the job in its turn. Return when that is done, and at once if the job needs no save any more."""
+        """Save the job when its turn comes. Return after the save, or as soon as the job no longer needs one."""
         if not self.is_saving:
             return
         turn = self._save_task = asyncio.create_task(self._save_in_turn(container))
@@ -303,7 +303,7 @@ class Executor:
             turn.result()
 
     async def _save_in_turn(self, container: ContainerId) -> None:
-        """Save the job when a slot is free; at the agent's end, only if that does not make other saves late."""
+        """Save the job when a slot is free. At the agent's end, save it only if no other save becomes late."""
         saves = self.context.saves
         async with saves.slot(waits=self._is_vacating()) as slot:
             await saves.wait_for_others(
@@ -321,8 +321,8 @@ class Executor:
                 return
             took_s = self.context.clock.monotonic_s() - under_way.began_s
             self._record_save(result, under_way, memory_bytes=self.memory_bytes)
-            # For a periodic save, nothing is awaited between this look at the state and its event: later events find
-            # the job running.
+            # After a periodic save, nothing is awaited between this check of the state and the event, so that later
+            # events find the job running.
             if self._is_last_save() and not await self.reporter.confirm_save(took_s):
                 self.since_s = self.context.clock.now_s()
                 self.feed(lifecycle.SaveFailed("nobody goes on from its checkpoint"))
@@ -336,12 +336,12 @@ class Executor:
         return isinstance(self.state, lifecycle.Saving) and self.state.vacating
 
     def _is_in_time(self, at_once: int) -> bool:
-        """Return True if a save that begins now, with so many at once, probably ends in time."""
+        """Return True if a save that begins now, with `at_once` saves running in all, probably ends in time."""
         expected_s = self.context.estimates.expected_s(self.load, at_once=at_once)
         return self.context.clock.now_s() + expected_s <= self.context.hard_stop_s()
 
     def measure_memory(self) -> None:
-        """Measure the memory in use. If that fails, the last measurement stays. Blocks."""
+        """Measure the memory in use. If that fails, keep the last measurement. Blocks."""
         if (container := self.container) is None:
             return
         with suppress(RuntimeFault):
@@ -349,7 +349,7 @@ class Executor:
             self.memory_bytes = self.context.runtime.memory_bytes(container) or self.memory_bytes
 
     def pause_early(self) -> None:
-        """Pause the job if its save has not begun. If that fails, its save will report the reason. Blocks."""
+        """Pause the job if its save has not begun. If pausing fails, the save will report the reason. Blocks."""
         if (container := self.container) is None or self._save_under_way is not None:
             return
         self.times.switch_to(Activity.SAVING)
@@ -357,7 +357,7 @@ class Executor:
             self._pause(container)
 
     def _pause(self, container: ContainerId) -> None:
-        """Pause the job. If another call failed while this one waited for it, do not try again: a try takes seconds."""
+        """Pause the job, unless another call failed to while this one waited for it, since each try takes seconds."""
         came_s = self.context.clock.monotonic_s()
         with self._pausing:
             if self._pause_error_s >= came_s:
@@ -369,7 +369,7 @@ class Executor:
                 raise
 
     def _save(self, container: ContainerId) -> NewCheckpoint | lifecycle.SaveFailed:
-        """Pause, checkpoint, publish. The container stays paused: only after the checkpoint is published may it end."""
+        """Pause, checkpoint and publish. The container stays paused, since it must not end before the publication."""
         context = self.context
         try:
             self.measure_memory()
@@ -401,8 +401,8 @@ class Executor:
             self.since_s = context.clock.now_s()
 
     def _record_save(self, new: NewCheckpoint, save: "_SaveUnderWay", *, memory_bytes: int) -> None:
-        """Learn the cost of a save, and keep the cost for the report."""
-        self.times.switch_to(Activity.OVER)  # if the job goes on, `_go_on` records that
+        """Record the cost of a save for the estimates, and keep it for the report."""
+        self.times.switch_to(Activity.OVER)  # if the job continues, `_go_on` records that
         load, took_s, estimates = self.load, self.context.clock.monotonic_s() - save.began_s, self.context.estimates
         at_once, expected_s = save.slot.at_once, save.expected_s(load)
         self.last_save_s = self.context.clock.now_s()
@@ -410,7 +410,8 @@ class Executor:
         is_representative = estimates.is_representative(load.way, is_full=new.is_full)
         if is_representative:
             estimates.note(load, at_once=at_once, took_s=took_s)
-        # Control learns from the save that ends an attempt, so that one is reported only if it is representative.
+        # Control bases estimates on the save that ends an attempt, so its cost is reported only if it is
+        # representative.
         if is_representative or (isinstance(self.state, lifecycle.Saving) and self.state.periodic):
             self._latest_cost = SaveMeasurement(
                 memory_bytes=memory_bytes,
@@ -430,7 +431,7 @@ class Executor:
         self.storage_fault = str(error) if isinstance(error, StorageError) else ""
 
     async def _keep_reports(self) -> None:
-        """See that a periodic save is not lost with this process. A storage that hangs delays the job only briefly."""
+        """Keep a periodic save from being lost with this process. A hanging storage delays the job only briefly."""
         self.times.switch_to(Activity.SAVING)
         try:
             async with asyncio.timeout(REPORTS_ON_DISK_WITHIN_S):
@@ -439,7 +440,7 @@ class Executor:
             self.reporter.warn("its save is lost if this agent ends before control hears of it", error)
 
     def _look_at_writes(self, container: ContainerId) -> None:
-        """Look how much the job has written, if its silence has a limit. Before and after a save: nothing is missed."""
+        """Check how much the job has written, if its silence has a limit. Called before and after each save."""
         if self.assignment.spec.silent_limit_s is not None:
             written_bytes = self.context.runtime.written_bytes(container)
             self.silence.record_look(written_bytes, self.times.slice().compute_s)
@@ -454,7 +455,7 @@ class Executor:
             self.reporter.warn("cannot let it go on", error)
 
     def _signal(self, container: ContainerId, name: str) -> None:
-        """Send the signal. The container goes on first, since a paused process does not get it."""
+        """Send the signal, and before that let the container continue, since a paused process would not receive it."""
         self._signal_s = self._signal_s or self.context.clock.monotonic_s()
         self.times.switch_to(Activity.SAVING)
         try:
@@ -473,7 +474,7 @@ class Executor:
         self.feed(lifecycle.Finished())
 
     async def _store_folder(self) -> None:
-        """Publish the folder of a workload that has saved itself, perhaps without a signal."""
+        """Publish the folder of a workload that has saved itself, with or without a signal."""
         began_s = self._signal_s or self.context.clock.monotonic_s()
         self.times.switch_to(Activity.SAVING)
         await self._end_output()
@@ -487,7 +488,7 @@ class Executor:
         self.feed(lifecycle.SaveDone(checkpoint))
 
     async def _persistently(self, store: Callable[[], Result]) -> Result | None:
-        """Return the result of `store`. If the storage fails, try again. None when there is no time left."""
+        """Return the result of `store`, which is tried again while the storage fails; None when no time is left."""
         pause_s = 1.0
         while isinstance(self.state, lifecycle.Finishing | lifecycle.Storing):
             try:
@@ -501,13 +502,13 @@ class Executor:
         return None
 
     async def _end_output(self) -> None:
-        """Pass on all output of a process that has ended for good."""
+        """Pass on all output of a process that has ended and will not be restored."""
         await asyncio.to_thread(self.reporter.await_output)
         self.reporter.end_output()
 
     def _kill(self, container: ContainerId) -> None:
         self._end(container)
-        if self.has_run:  # the last lines come from the ended container, before it is removed
+        if self.has_run:  # the last lines are read from the ended container before it is removed
             self.reporter.await_output()
         try:
             self.context.runtime.remove(container)
@@ -521,13 +522,14 @@ class Executor:
             self.reporter.warn(f"cannot kill the container; {self.context.cleaner} will", error)
 
     def kill_now(self) -> None:
-        """Kill the container at the agent's end, if the job's own thread hangs elsewhere. Blocks."""
+        """Kill the container at the agent's end, in case the job's own thread hangs. Blocks."""
         if self._container is not None:
             self._end(self._container)
 
     def _report_return(self, why: ReturnReason, detail: str) -> None:
-        # Perhaps the storage is not mounted on this node. If the agent did not wait for it, since it ends, that says
-        # nothing. A job that ran here, and a checkpoint, may be to blame themselves: control sees other nodes, too.
+        # The storage might not be mounted on this node. That cannot be concluded if the agent did not wait for it
+        # because the agent ends. If the job has run here or has a checkpoint, they might be to blame themselves.
+        # Control can compare nodes.
         leaves = self.context.clock.now_s() >= self.context.hard_stop_s() or self._had_to_vacate
         is_storage = why is ReturnReason.STORAGE_FAULT and not leaves
         self.node_fault = not self.has_run and (is_storage or why is ReturnReason.NODE_FAULT)
@@ -535,7 +537,7 @@ class Executor:
         self.reporter.report_return(why, detail, self.times.slice(), measured)
 
     def _cost_so_far(self) -> SaveMeasurement | None:
-        """Return the cost so far of a save that is too late; None if no save goes on."""
+        """Return the cost so far of a save that is too late; None if no save is under way."""
         if (save := self._save_under_way) is None:
             return None
         return SaveMeasurement(
@@ -549,9 +551,9 @@ class Executor:
 
 
 def wait_for_exit(runtime: Runtime, container: ContainerId, clock: Clock) -> lifecycle.Event:
-    """Wait for a job's process to end, and return the event with its end. Blocks.
+    """Wait for a job's process to end, and return the event that describes its end. Blocks.
 
-    If the runtime goes away, its containers also end, and an admin can kill them. The job is not to blame for either.
+    Containers also end when the runtime goes away or an admin kills them. The job is not to blame for either.
     """
     give_up_s = float("inf")
     while True:

@@ -1,10 +1,11 @@
-"""The inputs of an agent's jobs: files and folders that jobs read and do not change, brought from the storage.
+"""The inputs of an agent's jobs, which are files and folders from the storage that jobs read and do not change.
 
     WORK/AGENT/inputs-HEX/NAME     what the container sees at /inputs/NAME
 
-Jobs with the same inputs share one folder, which goes with the last of them. Inputs are in no checkpoint, so they are
-brought before each start and each restore. Those of URLs are in the storage by then (`url_inputs`). All calls block as
-long as the storage does, so make them in a worker thread. Nothing waits for them at the agent's end.
+Jobs with the same inputs share one folder, which is removed with the last of them. Checkpoints do not contain inputs,
+so they are copied to the node before each start and each restore. Inputs from URLs are in the storage by then
+(`url_inputs`). All calls block as long as the storage does, so make them in a worker thread. Nothing waits for them at
+the agent's end.
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ from gleaner.agent.messages import Assignment, ReturnReason, StoredInput
 from gleaner.agent.system import openat, tar_unpack
 from gleaner.agent.system.tar_policy import MALFORMED, Hostile, Policy, SizeLimit
 
-if TYPE_CHECKING:  # a login node, which has no library for archives, takes constants from here
+if TYPE_CHECKING:  # login nodes import constants from here, and have no library for archives
     from gleaner.agent.checkpoints.archive import FolderArchive
     from gleaner.agent.checkpoints.folder_storage import FolderStorage
 
 INPUT_PART = "input.tar"
-"""The one part of an input's archive in the storage."""
+"""The name of the only part of an input's archive in the storage."""
 CONTENT = "content"
 """The name of the file or folder in an input's tar archive, whatever it is called in `/inputs`."""
 MOST_FILES = 100_000
-"""The most files and folders of one input."""
+"""The largest number of files and folders in one input."""
 MISSING_FOR_S = 60.0
-"""The time for which an input that another node has just stored can be out of sight (`acdirmax`, nfs(5))."""
+"""The time for which an input that another node has just stored can be invisible here (`acdirmax`, nfs(5))."""
 MISSING_EVERY_S = 2.0
 _BLOCK = 512
 
 
 class NotStaged(Exception):
-    """The inputs are not there, and the job cannot start. The text is one line, and control gets `why`."""
+    """The inputs are not on the node, so the job cannot start. The text is one line, and control receives `why`."""
 
     def __init__(self, why: ReturnReason, detail: str) -> None:
         super().__init__(detail)
@@ -70,7 +71,7 @@ class _SharedFolder:
 
 @dataclass(slots=True)
 class Inputs:
-    """The folders with inputs of one agent. Safe for threads.
+    """The folders with the inputs of one agent's jobs. Safe for threads.
 
     `stage` and `copy` raise `NotStaged`, `StorageError` or `OSError`.
     """
@@ -79,7 +80,7 @@ class Inputs:
     """The agent's own folder on the node's disk."""
     storage: FolderStorage
     reserve_bytes: int
-    """So much of the node's disk stays free."""
+    """The space that must stay free on the node's disk."""
     clock: Clock
     _folders: dict[Path, _SharedFolder] = field(default_factory=dict[Path, _SharedFolder])
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -93,7 +94,7 @@ class Inputs:
         return self.place / f"inputs-{hashlib.sha256(words.encode()).hexdigest()[:16]}"
 
     def stage(self, assignment: Assignment, stop: threading.Event) -> None:
-        """Bring the inputs that the job sees in `/inputs`, unless another job's are the same."""
+        """Bring the inputs that the job sees in `/inputs`, unless they are here for another job."""
         path = self.folder(assignment)
         if path is None:
             return
@@ -125,7 +126,7 @@ class Inputs:
                 path.rmdir()
 
     def copy(self, assignment: Assignment, folder: Path, stop: threading.Event) -> None:
-        """Put the inputs that are to be the job's own into its new folder."""
+        """Copy the inputs that are to become the job's own into its new folder."""
         self._bring([one for one in assignment.stored_inputs if one.into_job], assignment.group, folder, stop)
 
     def _bring(self, inputs: Sequence[StoredInput], group: str, folder: Path, stop: threading.Event) -> None:
@@ -154,12 +155,12 @@ class Inputs:
 
 
 def stopped() -> NotStaged:
-    """Return the error of a job whose inputs are not there when the agent, or the job here, ends."""
+    """Return the error for a job whose inputs are not on the node when it has to end here."""
     return NotStaged(ReturnReason.UNSTARTED, "there was no time to bring its inputs")
 
 
 def until(stop: threading.Event, chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the chunks. Raises `NotStaged` when it is to stop."""
+    """Yield the chunks. Raises `NotStaged` once `stop` is set."""
     for chunk in chunks:
         if stop.is_set():
             raise stopped()
@@ -181,7 +182,7 @@ def _unpack(chunks: Iterator[bytes], one: StoredInput, folder: Path) -> None:
         raise NotStaged(ReturnReason.INPUT_MISSING, f"the input {one.name} is not one file or folder")
     top, mode = new / CONTENT, (new / CONTENT).lstat().st_mode
     if stat.S_ISDIR(mode):
-        top.chmod(stat.S_IRWXU)  # a folder that nobody may write to cannot be renamed
+        top.chmod(stat.S_IRWXU)  # a folder without write permission cannot be renamed
     top.rename(folder / one.name)
     if stat.S_ISDIR(mode):
         (folder / one.name).chmod(stat.S_IMODE(mode))

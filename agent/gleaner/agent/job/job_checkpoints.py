@@ -1,4 +1,4 @@
-"""One job's checkpoints and its result on the storage, as its agent writes and reads them.
+"""The checkpoints and the result of one job on the storage, as its agent writes and reads them.
 
 All calls block as long as the storage does, so make them in a worker thread.
 """
@@ -33,16 +33,16 @@ from gleaner.agent.runtime.interface import ContainerId, Runtime
 from gleaner.agent.system.keep_patterns import Keep
 
 MISSING_FOR_S = 60.0
-"""The time for which a missing checkpoint is looked for again. For up to `acdirmax` (60 s, nfs(5)) an NFS client might
-not see a file that another node has just written."""
+"""The time for which the node keeps looking for a missing checkpoint. For up to `acdirmax` (60 s, nfs(5)) an NFS client
+might not see a file that another node has just written."""
 MISSING_EVERY_S = 2.0
 TRUSTED_FOR_S = 3600.0
-"""The time for which blocks that a restore has read are not read again for the next checkpoint. At an agent's end, the
-same holds for blocks that the agent itself has written."""
+"""The time for which the next checkpoint can rely on blocks that a restore has read, without reading them again. At an
+agent's end, the same holds for blocks that the agent itself has written."""
 LONGEST_CHAIN = 8
-"""The most checkpoints in a row that share files. If a shared file is damaged later, no more than these break."""
+"""The largest number of checkpoints in a row that share files, so at most as many break with a damaged shared file."""
 LONGEST_CHAIN_AT_THE_END = 2 * LONGEST_CHAIN
-"""The same at an agent's end, where a full save might be too late."""
+"""The same number at an agent's end, where a full save might be too late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Chain:
 
     @classmethod
     def of(cls, facts: Mapping[str, object]) -> "Chain | None":
-        """Return the place of a checkpoint with these facts; None if they do not tell.
+        """Return the place of a checkpoint with these facts; None if they do not name it.
 
         >>> Chain.of({"chain": "3/1", "place": 2})
         Chain(name='3/1', place=2)
@@ -75,12 +75,12 @@ class NewCheckpoint:
     checkpoint: Checkpoint
     stored_bytes: int
     is_full: bool = False
-    """True for a full checkpoint, which shares no file, and took far more writing."""
+    """True for a full checkpoint, which shares no file, so that far more had to be written."""
 
 
 @dataclass(slots=True)
 class JobCheckpoints:
-    """One attempt's view of its job's archives. One thread at a time."""
+    """One attempt's view of its job's archives. Not safe for threads."""
 
     storage: FolderStorage
     assignment: Assignment
@@ -88,10 +88,10 @@ class JobCheckpoints:
     folder: Path
     """The job's folder on the node."""
     stop_waiting: threading.Event = field(default_factory=threading.Event)
-    """Set when there is no time to wait for a file that the storage might show later."""
+    """Set when there is no time left to wait for a file that might still become visible on the storage."""
     clock: Clock = field(default_factory=SystemClock)
     _storage_since_s: float | None = None
-    """The instant at which the present work with the storage began, by the monotonic clock; None if there is none."""
+    """The instant at which the current work with the storage began, by the monotonic clock; None if there is none."""
     _latest: Checkpoint | None = None
     """The checkpoint with which the next one may share blocks."""
     _restored_archive: FolderArchive | None = None
@@ -102,24 +102,24 @@ class JobCheckpoints:
     """The instant at which this attempt last published a checkpoint, by the monotonic clock."""
     _tries: int = 0
     _chain: Chain | None = None
-    """The place of the checkpoint in the making, or else of the latest."""
+    """The place of the checkpoint that is being made, or otherwise of the latest one."""
     _is_storage_full: bool = False
-    """True if the storage was full at the last try."""
+    """True if the storage was full at the last save."""
 
     def __post_init__(self) -> None:
         self._latest = self.assignment.checkpoint
 
     @property
     def storage_s(self) -> float:
-        """The time that the present work with the storage has taken so far, in seconds; 0 if there is none."""
+        """The time that the current work with the storage has taken so far, in seconds; 0 if there is none."""
         since_s = self._storage_since_s
         return 0.0 if since_s is None else self.clock.monotonic_s() - since_s
 
     def open(self) -> FolderArchive | None:
         """Open the checkpoint from which to restore the job, if it has one. Raises `ArchiveBroken` or `StorageError`.
 
-        A checkpoint that this node does not see might still be there, so the node looks again for a while before it
-        counts as missing. If there is no time for that, it is a failure of the storage.
+        A checkpoint that this node does not see might still exist, so the node keeps looking for a while before it
+        counts as missing. If there is no time to keep looking, the storage counts as failed.
         """
         checkpoint = self.assignment.checkpoint
         if checkpoint is None:
@@ -151,21 +151,21 @@ class JobCheckpoints:
 
     @property
     def is_first(self) -> bool:
-        """True if the next checkpoint is the job's first, as far as is known, and so a full one."""
+        """True if the next checkpoint is the first one known of the job, and is therefore a full one."""
         return self._latest is None
 
     @property
     def needs_full_checkpoint(self) -> bool:
-        """True if the next checkpoint must be a full one, since the chain is long enough."""
+        """True if the next checkpoint must be a full one, since the chain has reached its greatest length."""
         return self._latest is not None and self._chain is not None and self._chain.place >= LONGEST_CHAIN
 
     def save_memory(
         self, runtime: Runtime, container: ContainerId, mark: Callable[[], Mark], *, at_the_end: bool = False
     ) -> NewCheckpoint:
-        """Publish a checkpoint of a paused container. `mark` is called last, and returns the position of the output.
+        """Publish a checkpoint of a paused container. `mark`, which is called last, returns the position of the output.
 
-        `at_the_end`: there is no time for a full checkpoint if an incremental one is possible. Raises the errors of the
-        runtime's `checkpoint` and of the storage, in which case there is no checkpoint.
+        With `at_the_end` there is time for a full checkpoint only if an incremental one is impossible. Raises the
+        errors of the runtime's `checkpoint` and of the storage, in which case there is no checkpoint.
         """
         with self._working_with_storage(), self._draft(at_the_end=at_the_end) as draft:
             runtime.checkpoint(container, draft)
@@ -174,13 +174,13 @@ class JobCheckpoints:
             return self._record_new(self._publish(draft, facts), has_memory=True, mark=mark())
 
     def save_folder(self) -> NewCheckpoint:
-        """Publish a checkpoint of the folder alone, for a workload that has saved itself. Raises as `save_memory`."""
+        """Publish a checkpoint of only the folder, for a workload that has saved itself. Raises like `save_memory`."""
         with self._working_with_storage(), self._draft() as draft:
             draft.add(FOLDER_PART, folder.pack(self.folder))
             return self._record_new(self._publish(draft, {"memory": False}), has_memory=False, mark=NO_OUTPUT)
 
     def publish_output(self, exit_code: int) -> Output:
-        """Publish what is to be kept of the folder as the job's result. Raises `StorageError` or `OSError`."""
+        """Publish the files to keep from the folder as the job's result. Raises `StorageError` or `OSError`."""
         key = output_key(self.assignment.job, self.assignment.attempt)
         keep = Keep(self.assignment.spec.keep)
         with self._working_with_storage(), self.storage.draft(key) as draft:
@@ -202,10 +202,10 @@ class JobCheckpoints:
 
     @contextmanager
     def _draft(self, *, at_the_end: bool = False) -> Generator[FolderDraft]:
-        """Make a draft under the next number. Each try has its own number, since a failed draft may be visible.
+        """Make a draft under the next number. Each try has its own number, since a failed draft might be visible.
 
-        If the storage fails, the next checkpoint is a full one: perhaps a shared file was the reason. If the storage is
-        full, the next one may share files, since a full checkpoint needs even more room.
+        If the storage fails, the next checkpoint is a full one, because a shared file might have been the reason. If
+        the storage is full, the next one can share files, since a full checkpoint would need even more room.
         """
         self._tries += 1
         key = checkpoint_key(self.assignment.job, self.assignment.attempt, self._tries)
@@ -274,7 +274,7 @@ class JobCheckpoints:
 def why_unfit(facts: Mapping[str, object], node: NodeFacts) -> str:
     """Return one line with what this node lacks to restore a process whose checkpoint has these facts; "" if nothing.
 
-    It is also empty if the checkpoint does not name the node that saved it, or names it in another version's format.
+    The line is also empty if the checkpoint does not describe the node that saved it, or does so in another format.
     """
     saved_on = facts.get("node")
     if not isinstance(saved_on, dict):

@@ -1,4 +1,4 @@
-"""All saves of memory at an agent's end together: their expected time, and their time."""
+"""The time that all saves of memory at an agent's end take together, and the expected time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from gleaner.agent.timing.save_cost import SaveEstimates
 
 @dataclass(frozen=True, slots=True)
 class LastSaves:
-    """Saves that began together. The error of their estimate decides the next agent's safety factor."""
+    """Saves that began together. The error of their estimate determines the next agent's safety factor."""
 
     began_s: float
     expected_s: float
-    """The expected time of all the saves together, without safety."""
+    """The expected time of all the saves together, without the safety factor."""
     jobs: tuple[Executor, ...]
 
     @classmethod
@@ -27,11 +27,11 @@ class LastSaves:
 
     @property
     def was_late(self) -> bool:
-        """True if one of the saves was given up."""
+        """True if one of the saves was abandoned."""
         return any(job.is_given_up for job in self.jobs)
 
     def took_s(self, now_s: float) -> float | None:
-        """Return the time of the saves, up to now if one was given up; None if none was done."""
+        """Return the time that the saves took, up to now if one was abandoned; None if none was finished."""
         if self.was_late:
             return max(now_s - self.began_s, 0.0)
         ends_s = [job.last_save_s for job in self.jobs if job.last_save_s >= self.began_s]

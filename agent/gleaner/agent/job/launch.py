@@ -1,4 +1,4 @@
-"""Start or restore a job: first check that it can run on this node, then make its folder and its container."""
+"""Start or restore a job, after checking that it can run on this node and making its folder and its container."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -41,7 +41,7 @@ _WHY_LACKING = {
 def settle_inputs(
     context: AgentContext, assignment: Assignment, checkpoints: JobCheckpoints
 ) -> Assignment | lifecycle.NotStarted:
-    """Return the assignment with all its inputs in the storage: those of URLs are fetched. Blocks.
+    """Return the assignment with all its inputs in the storage, after fetching those from URLs. Blocks.
 
     Nothing is fetched for a job that cannot run here anyway.
     """
@@ -64,7 +64,7 @@ def settle_inputs(
 
 
 def refuse(context: AgentContext, assignment: Assignment) -> lifecycle.NotStarted | None:
-    """Return why the job cannot run on this node, as far as a quick look tells; None if it can."""
+    """Return why the job cannot run on this node, as far as a quick check shows; None if it can."""
     if reason := refusal(context, assignment):
         return lifecycle.NotStarted(ReturnReason.IMAGE_REFUSED, reason)
     if lacking := missing_mount(context, assignment):
@@ -100,7 +100,7 @@ def launch_job(
 
 
 def refusal(context: AgentContext, assignment: Assignment) -> str:
-    """Return one line with the reason why the job's image must not run here, or "" if it can."""
+    """Return one line with the reason why the job's image is not allowed to run here, or "" if it is."""
     if assignment.image_digest is None:
         return image_names.refusal(assignment.image, context.images_allowed)
     if context.images_pushed:
@@ -110,7 +110,7 @@ def refusal(context: AgentContext, assignment: Assignment) -> str:
 
 
 def missing_mount(context: AgentContext, assignment: Assignment) -> str:
-    """Return one line that begins with a folder that the job mounts and this node lacks; "" if it lacks none."""
+    """Return one line that begins with a folder that the job mounts and this node lacks; "" if it has them all."""
     for path in assignment.spec.mounts:
         if path not in context.facts.mounts:
             return f"{path}: it is not among the mounts of {context.facts.node}"
@@ -122,7 +122,7 @@ def missing_mount(context: AgentContext, assignment: Assignment) -> str:
 
 
 def _ensure_image(context: AgentContext, assignment: Assignment) -> lifecycle.NotStarted | None:
-    """Load the job's image onto the node if the job's group has pushed it. Return the failure, if any."""
+    """Load the job's image onto the node if it is one that the job's group has pushed. Return the failure, if any."""
     if assignment.image_digest is None:
         return None
     lock = context.work / "pushed-images.lock"
@@ -158,11 +158,13 @@ def start_or_restore(
     stage: Callable[[], None] | None = None,
     fill: Callable[[Path], None] | None = None,
 ) -> lifecycle.Started | lifecycle.NotStarted:
-    """Start or restore the container, and return the event. With `anew` the command starts again, even from a
-    checkpoint.
+    """Start or restore the container, and return the event.
 
-    Nothing on the node is changed before it is clear that the job can run here. `stage` brings the job's inputs; `fill`
-    puts files into the folder of a new job. `restoring` is called when all else is there and the restore begins.
+    With `anew` the command is started again in the folder from the checkpoint, and no memory is restored.
+
+    Nothing on the node is changed before it is clear that the job can run here. `stage` brings the job's inputs, and
+    `fill` puts files into the folder of a new job. `restoring` is called when everything else is ready and the restore
+    begins.
     """
     try:
         archive = checkpoints.open()

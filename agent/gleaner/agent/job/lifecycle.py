@@ -1,11 +1,11 @@
-"""One job on one node, as a pure step function from an event to the next state and the things to do.
+"""One job on one node, as a pure step function that turns an event into the next state and the things to do.
 
-The executor (`job.executor`) does these things, one after the other, and feeds back what happened. There is no clock
-and no I/O here. The order of the things to do keeps a job safe. A process is killed only after its checkpoint is
-published, and a published checkpoint is reported at once, before anything else can fail. After a periodic save a
-process continues only when the report can no longer be lost with the agent.
+The executor (`job.executor`) does these things, one after the other, and feeds the outcomes back. There is no clock and
+no I/O here. The order of the things to do keeps a job safe. A process is killed only after its checkpoint is published,
+and a published checkpoint is reported at once, before anything else can fail. After a periodic save a process continues
+only when the report can no longer be lost with the agent.
 
-A workload that saves itself gets its signal, and its folder is published when it has exited with its code.
+A workload that saves itself receives its signal, and its folder is published when it has exited with the agreed code.
 """
 
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from gleaner.agent.messages import Checkpoint, ReturnReason
 from gleaner.agent.runtime.interface import ContainerId
 
 SAVE_TRIES = 3
-"""After so many failed saves no other is tried for the same reason."""
+"""The number of failed saves after which no further save is tried for the same reason."""
 NO_CHECKPOINT = "no checkpoint was published before the agent's end"
 
 
@@ -31,7 +31,7 @@ class Unexpected(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Preparing:
-    """Its folder and container are being made. With `vacating` the job must not compute any more."""
+    """Its folder and container are being made. With `vacating` the job must not begin to compute."""
 
     saves_itself: SelfSave | None = None
     vacating: bool = False
@@ -40,7 +40,7 @@ class Preparing:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Its process runs. With `vacating` its agent ends, and failed saves count from then on.
+    """Its process runs. With `vacating` its agent is ending, and failed saves count from then on.
 
     Failed periodic saves do not count. Of the failures since the last checkpoint, `failure` is the one to report
     (`_failure_to_report`).
@@ -66,7 +66,7 @@ class Saving:
 
 @dataclass(frozen=True, slots=True)
 class Signalled:
-    """Its process got the signal to save itself and to exit. `vacating` is as in `Running`."""
+    """Its process has been sent the signal to save itself and exit. `vacating` is as in `Running`."""
 
     container: ContainerId
     saves_itself: SelfSave
@@ -82,14 +82,14 @@ class Storing:
 
 @dataclass(frozen=True, slots=True)
 class Finishing:
-    """Its process exited by itself, and its folder is being published."""
+    """Its process exited on its own, and its folder is being published."""
 
     container: ContainerId
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Nothing is left to decide. A `late` job was returned because time was short, and can still be stored."""
+    """Nothing is left to decide. A `late` job was returned for lack of time, and can still be stored."""
 
     late: bool = False
 
@@ -117,7 +117,7 @@ class NotStarted:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The process ended by itself, or for its memory limit."""
+    """The process ended on its own, or because it reached its memory limit."""
 
     exit_code: int
     out_of_memory: bool = False
@@ -126,26 +126,26 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The runtime went away, or the process or its container was killed from outside. The job is not to blame."""
+    """The runtime disappeared, or the process or its container was killed from outside. The job is not to blame."""
 
     detail: str
     why: ReturnReason = ReturnReason.NODE_FAULT
 
 
 class JobLimit(Enum):
-    """A limit that ends the job that passes it, with the exit code of a process that such a limit ends."""
+    """A limit that ends a job. The value is the exit code of a process that the corresponding signal ends."""
 
     DISK = 153
-    """The job has written more than its limit, as after SIGXFSZ."""
+    """The job has written more than its limit. The exit code is that of SIGXFSZ."""
     COMPUTING = 152
-    """The job has used up its computing time, as after SIGXCPU."""
+    """The job has used up its computing time. The exit code is that of SIGXCPU."""
     SILENCE = 142
-    """The job has computed for so long without writing anything, as after SIGALRM."""
+    """The job has computed for too long without writing anything. The exit code is that of SIGALRM."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitPassed:
-    """The job has passed a limit, perhaps before it began here. This is its own failure."""
+    """The job has passed a limit, perhaps before it began here, which is a failure of the job itself."""
 
     detail: str
     limit: JobLimit = JobLimit.DISK
@@ -153,17 +153,17 @@ class LimitPassed:
 
 @dataclass(frozen=True, slots=True)
 class SaveDue:
-    """The job has computed so much that a save is worth its cost, because the node might be lost."""
+    """The job has computed for so long that a save is worth its cost, in case the node is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class VacateAsked:
-    """Control wants this one job saved."""
+    """Control wants this job to be saved."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentEnds:
-    """The clock, control or Slurm wants all jobs of the agent saved. The event repeats until that is done."""
+    """The clock, control or Slurm requires all jobs of the agent to be saved. The event repeats until they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +189,9 @@ class SaveFailed:
 
 @dataclass(frozen=True, slots=True)
 class OutOfTime:
-    """The agent's end has come, so it waits for no publication any more.
+    """The agent's end has come, so it no longer waits for a publication.
 
-    `storage_fault` is the storage's failure, if it was the reason.
+    `storage_fault` describes the storage's failure, if that was the reason.
     """
 
     storage_fault: str = ""
@@ -238,7 +238,7 @@ class GoOn:
 
 @dataclass(frozen=True, slots=True)
 class SendSignal:
-    """Let the process continue if it is paused, and send it the signal."""
+    """Resume the process if it is paused, and send it the signal."""
 
     container: ContainerId
     signal: str
@@ -335,7 +335,7 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
         case Preparing(dropped=True), Started(container):
             return Ended(), [Kill(container), Clean()]
         case Preparing(), Started(container):
-            # Nothing was computed, so its old checkpoint is still the best.
+            # Nothing was computed, so the old checkpoint is still the newest state.
             return Ended(), [Kill(container), ReportReturned(ReturnReason.UNSTARTED, "the agent was ending"), Clean()]
         case Preparing(dropped=True), NotStarted():
             return Ended(), [Clean()]
@@ -350,20 +350,21 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
 
         case Running(container, failed, vacating=False, saves_itself=None, failure=failure), SaveDue():
             return Saving(container, failed, periodic=True, failure=failure), [Save(container)]
-        case _, SaveDue():  # it saves itself, or is being saved for another reason
+        case _, SaveDue():  # it saves itself, or is already being saved
             return task, []
 
         case Running(container, saves_itself=SelfSave() as how), VacateAsked() | AgentEnds():
             return Signalled(container, how, vacating=isinstance(event, AgentEnds)), [SendSignal(container, how.signal)]
-        case Signalled(container, how, vacating=False), AgentEnds():  # again: it may have missed the first signal
+        case Signalled(container, how, vacating=False), AgentEnds():  # the first signal might have been missed
             return replace(task, vacating=True), [SendSignal(container, how.signal)]
 
-        # The agent's end is a new reason: a save that failed earlier may work now, and there is no later chance.
+        # The agent's end is a new reason to save. A save that failed earlier might succeed now, and this is the last
+        # chance.
         case Running(container, vacating=False, failure=failure), AgentEnds():
             return Saving(container, 0, vacating=True, failure=failure), [Save(container)]
         case Saving(vacating=False), AgentEnds():
             return replace(task, failed_saves=0, vacating=True, periodic=False), []
-        # It has not run since the periodic save began, and does not run again before that save is published.
+        # The job has not run since the periodic save began, and stays paused until that save is published.
         case Saving(periodic=True), VacateAsked():
             return replace(task, periodic=False), []
         case Running(container, failed, vacating, failure=failure), VacateAsked() | AgentEnds():
@@ -378,7 +379,7 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
         case ((Saving(container) | Storing(container)), SaveDone(checkpoint)):
             return Ended(), [ReportSaved(checkpoint), Kill(container), Clean()]
 
-        # As with HTCondor, this exit code counts even if nobody asked for a save.
+        # As with HTCondor, this exit code counts even if no save was requested.
         case ((Running(container, saves_itself=SelfSave() as how) | Signalled(container, how)), Exited(exit_code)) if (
             exit_code == how.exit_code
         ):
@@ -386,7 +387,7 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
         case Signalled(container, how), Exited(exit_code) if exit_code == 128 + Signals[how.signal]:
             back = ReportReturned(ReturnReason.SAVE_FAILED, f"{how.signal} has ended it, and it has not saved itself")
             return Ended(), [back, Kill(container), Clean()]
-        # The exit of the process counts more than a save that is not yet published.
+        # The exit of the process takes precedence over a save that is not yet published.
         case ((Running(container) | Saving(container) | Signalled(container)), Exited() as end):
             return Finishing(container), [Finish(container, end.exit_code, end.out_of_memory, end.reason)]
         case Finishing(container), Finished():
@@ -397,11 +398,11 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
 
         case ((Running(container) | Saving(container) | Signalled(container)), Lost(detail, why)):
             return Ended(), [Kill(container), ReportReturned(why, detail), Clean()]
-        case ((Finishing() | Storing()), Lost()):  # the exit came first
+        case ((Finishing() | Storing()), Lost()):  # the process exited first
             return task, []
         case ((Running(container) | Saving(container) | Signalled(container)), LimitPassed(detail, limit)):
             return Ended(), [Kill(container), ReportStopped(detail, limit), Clean()]
-        case ((Finishing() | Storing()), LimitPassed()):  # it writes no more, and its folder is being stored
+        case ((Finishing() | Storing()), LimitPassed()):  # it no longer writes, and its folder is being stored
             return task, []
         case (Signalled(container), OutOfTime()):
             back = ReportReturned(ReturnReason.SAVE_FAILED, "it had not saved itself and exited before the agent's end")
@@ -421,7 +422,7 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
         ):
             return Ended(), [Kill(container), Clean()]
 
-        # Asked twice, or too late: it is already being done.
+        # A second or late request, which is already being carried out.
         case ((Saving() | Signalled() | Storing() | Finishing()), (VacateAsked() | AgentEnds())):
             return task, []
         case ((Finishing() | Running()), (SaveFailed() | SaveDone())):  # the exit won the race
@@ -431,7 +432,7 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
 
 
 def unsaved_line(task: Running | Saving) -> str:
-    """Return why saves have failed since the last checkpoint, in the words of a return, or "" if none has.
+    """Return why saves have failed since the last checkpoint, as a return would report it, or "" if none has.
 
     >>> unsaved_line(Running("c1", failure=SaveFailed("it has a queue", ReturnReason.UNSAVABLE)))
     'cannot be saved: it has a queue'
@@ -442,7 +443,7 @@ def unsaved_line(task: Running | Saving) -> str:
 
 
 def _failure_to_report(first: SaveFailed | None, then: SaveFailed) -> SaveFailed:
-    """Return the first failure, but the later one if that alone is permanent."""
+    """Return the first failure, or the later one if only that one is permanent."""
     passes = ReturnReason.SAVE_FAILED
     return then if first is None or (first.why is passes and then.why is not passes) else first
 

@@ -1,4 +1,4 @@
-"""End or save jobs that have passed a limit of computing time or silence, over all slices, or of the node's disk."""
+"""End or save jobs that have passed a limit: computing time or silence over all slices, or use of the node's disk."""
 
 import asyncio
 from collections.abc import Sequence
@@ -27,25 +27,25 @@ def check_compute_limit(assignment: Assignment, computed_s: float) -> lifecycle.
 
 
 def memory_limit_reached(assignment: Assignment) -> str:
-    """Return the reason of the end of a job that has met its memory limit."""
+    """Return the reason to report for a job that was ended at its memory limit."""
     return f"memory limit {memory_in_words(assignment.memory_mib)} reached"
 
 
 def end_jobs_at_limit(jobs: Sequence[Executor]) -> None:
-    """End the jobs that compute and have reached their limit. A job that is being saved is left alone."""
+    """End the computing jobs that have reached their compute limit. A job that is being saved is left alone."""
     for job in jobs:
         if job.is_computing and (event := check_compute_limit(job.assignment, job.times.slice().compute_s)) is not None:
             job.feed(event)
 
 
 async def end_silent_jobs(jobs: Sequence[Executor]) -> None:
-    """End the jobs that have computed for their silent limit without writing anything."""
+    """End the jobs that have computed without writing anything for as long as their silence limit."""
     for job in list(jobs):
         limit_s, container = job.assignment.spec.silent_limit_s, job.container
         if limit_s is None or container is None or not job.is_computing:
             continue
         written_bytes = await asyncio.to_thread(job.context.runtime.written_bytes, container)
-        if job.is_computing:  # a save, which writes in its name, has not begun
+        if job.is_computing:  # no save, whose writes would count as the job's, has begun
             computed_s = job.times.slice().compute_s
             job.silence.record_look(written_bytes, computed_s)
             if job.silence.length_s(computed_s) >= limit_s:
@@ -58,13 +58,13 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class DiskGuard:
-    """Carries out the verdicts of a look at the node's disk."""
+    """The part of the agent that checks how much its jobs use of the node's disk and acts on it."""
 
     watch: DiskWatch
     runtime: Runtime
 
     async def look(self, jobs: Sequence[Executor]) -> None:
-        """Count what the jobs have written, and end or save those that must go."""
+        """Measure how much the jobs have written, and end or save those that use too much."""
         here = {job.container: job for job in jobs if job.container is not None}
         folders = {container: job.checkpoints.folder for container, job in here.items()}
         own = {container: job.assignment.spec.disk_mib for container, job in here.items()}
@@ -78,8 +78,8 @@ class DiskGuard:
         log.warning("the disk", job=job.assignment.job, verdict=verdict)
         match verdict:
             case TooLarge(detail):
-                with suppress(ContainerExited):  # the executor hears of that
-                    with suppress(RuntimeFault):  # it must write no more until it is killed
+                with suppress(ContainerExited):  # the executor learns of the exit
+                    with suppress(RuntimeFault):  # it must not write any more before it is killed
                         await asyncio.to_thread(self.runtime.pause, container)
                     job.feed(lifecycle.LimitPassed(detail))
             case InTheWay(detail, at_once=True):

@@ -18,7 +18,7 @@ class Results:
 
 
 class Reporter(Protocol):
-    """Gets the reports, the output and the results of one job.
+    """The receiver of one job's reports, output and results.
 
     Methods that block are called in a worker thread, all others on the event loop. `spent` is the time that the attempt
     has spent so far on each activity.
@@ -26,11 +26,11 @@ class Reporter(Protocol):
 
     @property
     def is_heard(self) -> bool:
-        """True if no report of the job is still on its way."""
+        """True if every report of the job has arrived."""
         ...
 
     def note(self, what: str, **facts: object) -> None:
-        """Log what happens, for a later search for faults."""
+        """Log an event, for troubleshooting."""
         ...
 
     def warn(self, what: str, error: Exception) -> None:
@@ -38,14 +38,14 @@ class Reporter(Protocol):
         ...
 
     def follow(self, container: ContainerId, *, may_wait: Callable[[], bool]) -> None:
-        """Pass on the container's output from now on, in separate threads.
+        """Pass on the container's output from now on, using separate threads.
 
         While `may_wait` returns True, output that cannot be passed on yet can wait in the runtime.
         """
         ...
 
     def mark(self, *, paused_s: float) -> Mark:
-        """Return the position of the output of a container that is paused since then (monotonic clock). Blocks."""
+        """Return the position of the output of a container paused since `paused_s` (monotonic clock). Blocks."""
         ...
 
     def await_output(self) -> None:
@@ -53,11 +53,11 @@ class Reporter(Protocol):
         ...
 
     def flush_output(self) -> None:
-        """Pass on the output so far, as far as there is room for it."""
+        """Pass on the output so far, up to the room that is available."""
         ...
 
     def end_output(self) -> Mark:
-        """Pass on all output of a process that has ended for good, with open lines, and return its position."""
+        """Pass on all output, with open lines, of a process that will not be restored. Return the final position."""
         ...
 
     def record_save(self, checkpoint: Checkpoint) -> None:
@@ -65,9 +65,9 @@ class Reporter(Protocol):
         ...
 
     async def confirm_save(self, took_s: float) -> bool:
-        """See that the job will be restored from its published checkpoint. Return False if it must continue here.
+        """Make sure that the job will be restored from its published checkpoint. Return False if it must continue here.
 
-        The container is ended only after this returned True.
+        The container is ended only after this method has returned True.
         """
         ...
 
@@ -83,20 +83,20 @@ class Reporter(Protocol):
         ...
 
     def keep_reports(self) -> None:
-        """See that the job's reports outlive this process. Raises `OSError`. Blocks.
+        """Make sure that the job's reports outlive this process. Raises `OSError`. Blocks.
 
-        The container is paused meanwhile.
+        The container is paused during the call.
         """
         ...
 
     def store_results(self, exit_code: int) -> Results:
-        """Store the job's folder. After a `StorageError` or `OSError` it is tried again. Blocks."""
+        """Store the job's folder. After a `StorageError` or `OSError` the caller tries again. Blocks."""
         ...
 
     def report_exit(self, exit_code: int, reason: str, results: Results, spent: Slice, *, out_of_memory: bool) -> None:
-        """Report that the process has exited, by itself or for its memory limit, and that its results are stored.
+        """Report that the process has exited, on its own or at its memory limit, and that its results are stored.
 
-        `reason` is a line for a person, if the exit code alone does not tell.
+        `reason` is a line for a person, used where the exit code alone does not explain the end.
         """
         ...
 
@@ -105,5 +105,5 @@ class Reporter(Protocol):
         ...
 
     def report_return(self, why: ReturnReason, detail: str, spent: Slice, measured: SaveMeasurement | None) -> None:
-        """Report that this attempt ends without a checkpoint. `measured` is the cost so far of a late save."""
+        """Report that this attempt ends without a checkpoint. `measured` is the cost, up to now, of a late save."""
         ...

@@ -1,21 +1,21 @@
-"""The time for which a job has computed without writing anything, over its slices."""
+"""The time for which a job has computed without writing anything, summed over its slices."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class Silence:
-    """One job's silence. Times are those that the job has computed in this slice, in seconds."""
+    """One job's silence. Instants are given by the computing time in this slice, in seconds."""
 
     before_s: float = 0.0
-    """The silence at the end of the slice before."""
+    """The silence at the end of the previous slice."""
     _since_s: float = 0.0
     _written_bytes: int | None = None
 
     def record_look(self, written_bytes: int | None, computed_s: float) -> None:
-        """Record how much the job's processes have written by now. An unknown number (None) counts as a write.
+        """Record how much the job's processes have written so far. An unknown number (None) counts as a write.
 
-        The first look shows nothing, because the count before it is not known.
+        The first call reveals nothing, because there is no earlier count to compare with.
 
         >>> silence = Silence(before_s=100.0)
         >>> for computed_s, written_bytes in ((2.0, 5), (4.0, 5), (6.0, 5)):
@@ -31,7 +31,7 @@ class Silence:
         self._written_bytes = written_bytes
 
     def forget_count(self) -> None:
-        """Take the next look for the first: CRIU writes in the name of the job that it saves, some 2 KB."""
+        """Treat the next count as the first, because CRIU's writes (some 2 KB) count as those of the job it saves."""
         self._written_bytes = None
 
     def length_s(self, computed_s: float) -> float:

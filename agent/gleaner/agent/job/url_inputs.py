@@ -1,8 +1,8 @@
 """The inputs that an agent fetches from URLs.
 
-What is fetched first goes into the storage, like an input that a user has sent, and control notes it: all later slices,
-and all jobs that were submitted together, read these very bytes, whatever the server has by then. An agent fetches an
-input, and asks control for it, once for all of its jobs that were submitted together.
+The first fetched content is stored like an input that a user has sent, and control records it. All later slices and all
+jobs that were submitted together read exactly these bytes, even if the server's content has changed. An agent fetches
+an input, or asks control for it, only once for all of its jobs that were submitted together.
 
     WORK/AGENT/fetch-N     a file on its way from a URL to the storage
 """
@@ -24,14 +24,14 @@ from gleaner.agent.system import tar_pack
 from gleaner.agent.transfer import process
 
 CONTROL_BACK_S = 120.0
-"""The time for which control can be silent before the job is returned."""
+"""The time for which control can be unreachable before the job is returned."""
 ASK_EVERY_S = 3.0
 _CHUNK_BYTES = 2**20
 
 
 @dataclass(slots=True)
 class _Turn:
-    """The turn of the jobs that want one input of a submission, and what control has fixed for them."""
+    """A lock for the jobs that need one input of a submission, and the input that control has fixed for them."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     fixed: StoredInput | None = None
@@ -39,7 +39,7 @@ class _Turn:
 
 @dataclass(slots=True)
 class UrlInputs:
-    """Fetches for one agent. Safe for threads."""
+    """Fetches inputs for one agent. Safe for threads."""
 
     place: Path
     """The agent's own folder on the node's disk."""
@@ -50,7 +50,7 @@ class UrlInputs:
     fix_input: Callable[[int, int, InputFetched], StoredInput | None]
     """Asks control, as `ControlClient.fix_input` does."""
     _turns: dict[tuple[int, str], _Turn] = field(default_factory=dict[tuple[int, str], _Turn])
-    """By submission and name."""
+    """The turns, by submission and input name."""
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def settle(self, assignment: Assignment, stop: threading.Event) -> Assignment:
@@ -72,7 +72,7 @@ class UrlInputs:
             turn.lock.release()
 
     def _fetch(self, one: UrlInput, assignment: Assignment, stop: threading.Event) -> StoredInput:
-        """Fetch a URL, and store the file unless control has it or names another one."""
+        """Fetch a URL, and store the file unless control already has it or names another one."""
         if assignment.fetch_rules is None:
             raise NotStaged(ReturnReason.INPUT_MISSING, f"control has not said from where {one.name} may be fetched")
         self.place.mkdir(parents=True, mode=0o700, exist_ok=True)
@@ -102,12 +102,12 @@ class UrlInputs:
         return cast("StoredInput", fixed)
 
     def _ask(self, assignment: Assignment, fetched: InputFetched, stop: threading.Event) -> StoredInput | None:
-        """Ask control which input counts. None: it is to be stored first, so never if `fetched` is stored."""
+        """Return the input that counts, as control answers; None if `fetched` must be stored first."""
         give_up_s = self.clock.monotonic_s() + CONTROL_BACK_S
         while True:
             try:
                 fixed = self.fix_input(assignment.job, assignment.attempt, fetched)
-            except ControlRefused as error:  # a conflict may pass: there may be room for it later
+            except ControlRefused as error:  # a conflict can be temporary, for example for lack of room
                 why_not = ReturnReason.INPUT_UNREACHABLE if error.status == CONFLICT else ReturnReason.INPUT_MISSING
                 raise NotStaged(why_not, f"the input {fetched.name}: {error.detail}") from error
             except ControlSilent as error:
@@ -123,7 +123,7 @@ class UrlInputs:
 
 
 def _packed(file: Path, size_bytes: int) -> Iterator[bytes]:
-    """Yield the tar archive of a file, as `glean submit` packs one."""
+    """Yield the tar archive of a file, packed as `glean submit` does."""
     with file.open("rb") as content:
         chunks = iter(lambda: content.read(_CHUNK_BYTES), b"")
         yield from tar_pack.pack_files([tar_pack.File(CONTENT, size_bytes, chunks)])
