@@ -102,7 +102,7 @@ class InputSpec(Shape):
     content: Digest
     """The SHA-256 of its tar archive."""
     into_job: Flag = False
-    """True: it is copied into the job's folder at the first start, and is the job's own from then on."""
+    """True if it is copied into the job's folder at the first start, and belongs to the job from then on."""
 
 
 class UrlInputSpec(Shape):
@@ -115,7 +115,7 @@ class UrlInputSpec(Shape):
     sha256: Digest | None = None
     """The SHA-256 of the file. If None, all jobs of the submission use the content that is fetched first."""
     into_job: Flag = False
-    """True: it is copied into the job's folder at the first start, and is the job's own from then on."""
+    """True if it is copied into the job's folder at the first start, and belongs to the job from then on."""
 
 
 def _kind(one: object) -> str:

@@ -56,8 +56,7 @@ change of a message after each release raises it by one, and `_same` also accept
 
 
 class Message(BaseModel):
-    """A value on the wire. It is immutable and its numbers are finite. The receiver ignores fields that it does not
-    know."""
+    """An immutable value on the wire, whose numbers are finite. Fields that the receiver does not know are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
@@ -152,7 +151,7 @@ class NodeRates(Message):
 
     saves: _Samples = ()
     restores: _Samples = ()
-    """Restores, with the checkpoint's size."""
+    """The size of a restore is that of its checkpoint."""
     saves_elsewhere: Count = 0
     """The number of jobs that the agents of all other nodes saved to the storage around the last boundary."""
     errors: Annotated[tuple[Weight, ...], Field(fail_fast=True, max_length=100)] = ()
@@ -284,8 +283,7 @@ class InputFetched(VersionedMessage):
 
 
 class InputFixed(VersionedMessage):
-    """Control's answer with the input that the job reads from now on, or None if control does not find it in the
-    storage."""
+    """The input that the job reads from now on, as control answers; None if it does not find it in the storage."""
 
     input: StoredInput | None = None
 

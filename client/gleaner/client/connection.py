@@ -3,7 +3,7 @@
 Reads are repeated if the answer is lost. So is a submission, because it carries a key by which control recognizes it.
 No other write that may have arrived is repeated. A request that cannot have arrived, because there was no connection,
 is repeated for some seconds in case control is being restarted. If there are several addresses, the next one is tried
-at once.
+immediately.
 """
 
 import socket
@@ -91,7 +91,7 @@ class Connection:
         return self.ask(method, path, shape, is_repeatable=bool(key), content=content, headers=headers, **call)
 
     def download(self, path: str, **call: Any) -> Steps[None]:
-        """Give the body of the answer to `receive`. After its first part, the request is not repeated."""
+        """Pass the body of the answer to `receive`. After its first part, the request is not repeated."""
         yield from self._answered("GET", path, is_repeatable=False, within_s=0, **call)
 
     def _answered(

@@ -32,7 +32,7 @@ class ApiCall:
     content: str | bytes | None = None
     headers: dict[str, str] | None = None
     receive: Callable[[Iterator[bytes]], None] | None = None
-    """The function that gets the body of a successful answer, part by part."""
+    """The function that receives the body of a successful answer, part by part."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
-"""The unpacking of a job's result, which is not trusted.
+"""Unpack a job's result, which is not trusted.
 
 A user's workload wrote the archive. While it arrives, it is unpacked into a folder that only the caller can enter. Only
 regular files and their folders are created. Links are neither created nor followed, including links that existed
 before. The members that are left out are reported by name.
 
-One rename gives the whole folder its name, with a record in it of what was fetched. So a fetch that was killed leaves
-no partial folder, and the next one continues with the results that are not there.
+One rename gives the whole folder its name. The folder then contains a record of the files that were fetched. So a fetch
+that was killed leaves no partial folder, and the next one continues with the missing results.
 """
 
 import fcntl
@@ -86,9 +86,10 @@ def fetch(
         done.append(_receive(map(counted, chunks), folder, wanted))
 
     def look() -> None:
-        """Look for the result here, and otherwise read it where control has it, with the caller's rights.
+        """Look for the result here, and otherwise read it from control's storage with the caller's rights.
 
-        Its digest proves it, and no link is followed. After a failure control sends it, or the reason why it cannot.
+        Its digest is checked, and no link is followed. After a failure control sends the result, or the reason why it
+        cannot.
         """
         done.extend(_there(folder, wanted))
         with suppress(StorageError, ImportError):  # zstandard may be missing where only `glean` is installed
@@ -110,7 +111,8 @@ def fetch(
 
 
 def _record_of(folder: Path, job: int) -> _Record | None:
-    """Return what was fetched into the folder, or None if it is empty or missing. Raises `ClientError`."""
+    """Return the record of what was fetched into the folder; None if the folder is empty or missing. Raises
+    `ClientError`."""
     with suppress(OSError, ValidationError), openat.closing_fd(os.open(folder, openat.FOLDER)) as there:
         if not openat.entries(there):
             return None
@@ -123,7 +125,7 @@ def _record_of(folder: Path, job: int) -> _Record | None:
 
 
 def _there(folder: Path, wanted: _Record) -> list[Fetched]:
-    """Return a list with the result if it is there, and remove what killed fetches have left beside it."""
+    """Return a list with the result if it is there, and remove the remains of killed fetches beside it."""
     with suppress(FileNotFoundError):
         _remove_dead_stages(str(folder.absolute().parent))
     if (there := _record_of(folder, wanted.job)) is None or not there.includes(wanted):
@@ -141,7 +143,7 @@ def _receive(chunks: Iterator[bytes], folder: Path, wanted: _Record) -> Fetched:
     place.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as ending:
         parent = ending.enter_context(openat.closing_fd(os.open(place.parent, _ANY_FOLDER)))
-        _lock(parent, fcntl.LOCK_EX)  # so that no other fetch takes the new folder for one of a dead fetch
+        _lock(parent, fcntl.LOCK_EX)  # so that no other fetch mistakes the new folder for that of a dead fetch
         stage = ending.enter_context(stage_folder(parent, wanted.job, f"fetch-{os.urandom(8).hex()}"))
         _lock(stage, fcntl.LOCK_EX)
         _lock(parent, fcntl.LOCK_UN)
@@ -166,7 +168,7 @@ def _receive(chunks: Iterator[bytes], folder: Path, wanted: _Record) -> Fetched:
 
 
 def _unpack(chunks: Iterator[bytes], new: int, wanted: _Record, modes: int) -> Iterator[str]:
-    """Unpack the wanted files and write the record. Yield what is left out."""
+    """Unpack the wanted files and write the record. Yield a line for each file that is left out."""
     links: Links = []
     source, keeps = TarSource(chunks), Keep(wanted.only) if wanted.only else None
     unpack(source, new, Policy(SizeLimit(math.inf, math.inf), has_holes=True, links=links, keeps=keeps))
@@ -186,7 +188,7 @@ def _unpack(chunks: Iterator[bytes], new: int, wanted: _Record, modes: int) -> I
 
 
 def _add(new: int, folder: Path, modes: int) -> None:
-    """Add the files that are not there to a folder with files of the same result, and at the end the record."""
+    """Add the missing files to a folder with files of the same result, and then add the record."""
     with openat.closing_fd(os.open(folder, openat.FOLDER)) as target:
         for inside, names in staged_files(new, modes):
             with openat.closing_fd(openat.descend(target, names[:-1], 0o777)) as place:

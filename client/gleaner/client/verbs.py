@@ -195,7 +195,7 @@ class Verbs:
             page = yield from look()
             if page.first > first:
                 self._connection.notice(f"{page.first - first} earlier lines are no longer kept")
-            new = page.lines[max(0, first - page.first) :]  # earlier lines are neither printed again nor news
+            new = page.lines[max(0, first - page.first) :]  # earlier lines are not printed again
             for line in new:
                 yield Item(line)
             first = max(first, page.first + len(page.lines))
@@ -206,7 +206,7 @@ class Verbs:
 
     @ItemVerb
     def results(self, *, campaign: int) -> Items[ResultRow]:
-        """Yield what identifies the result of each job of a campaign, the oldest first."""
+        """Yield a row that identifies the result of each job of a campaign, the oldest first."""
         after, path = 0, f"/v1/campaigns/{campaign}/results"
         while page := (yield from self._read(path, tuple[ResultRow, ...], {"after": after})):
             for row in page:
@@ -245,7 +245,7 @@ class Verbs:
 
     @Verb
     def campaign_detail(self, campaign: int) -> Steps[CampaignDetail]:
-        """Return what was submitted, the progress of a campaign, the causes of its failures, and its node time."""
+        """Return a campaign's specification, its progress, the causes of its failures, and its node time."""
         return self._read(f"/v1/campaigns/{campaign}/detail", CampaignDetail)
 
     @Verb

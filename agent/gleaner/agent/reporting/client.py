@@ -1,4 +1,5 @@
-"""The agent's way to control: an HTTP client with a token, and an outbox whose reports outlive a silent control."""
+"""The agent's connection to control: an HTTP client with a token, and an outbox whose reports survive an absence of
+control."""
 
 import asyncio
 import itertools
@@ -38,34 +39,34 @@ from gleaner.agent.system import atomic
 log = structlog.get_logger()
 
 SPILL_S = 10.0
-"""The longest time to leave, on the storage, the reports that control did not take."""
+"""The longest time for writing reports that control did not accept to the storage."""
 
 BAD_REQUEST = 400
 SERVER_FAULT = 500
 NO_CONTENT = 204
-"""Control's answer to every report that it accepts; any other success comes from a proxy in between."""
+"""The status with which control accepts a report. Any other success comes from a proxy in between."""
 FORBIDDEN, CONFLICT = 403, 409
 TOO_LARGE, UNPROCESSABLE = 413, 422
 _FINAL = frozenset({FORBIDDEN, CONFLICT})
-"""These alone say that a report will never count, whoever sends it and when."""
+"""The only statuses that mean that a report will never count, whoever sends it and when."""
 _FOR_ALL = frozenset({401, 407, 429, 511})
-"""These concern the agent, not the one report: nothing else is tried until the next delivery."""
+"""The statuses that concern the agent and not just one report. Nothing more is sent until the next delivery."""
 LOG_BYTES = 16 * 2**20
 LOG_BYTES_A_JOB = 2 * 2**20
-"""The memory for lines of output that wait for control, of all jobs and of each. The rest stays in the jobs' own
-buffers, and then in the containers' logs."""
+"""The memory for lines of output that wait for control, for all jobs together and for each job. The rest stays in the
+jobs' own buffers, and then in the containers' logs."""
 PERIODIC_AT_MOST = 16
-"""After a silence of control, only the newest so many periodic saves of an attempt are reported."""
+"""The number of an attempt's latest periodic saves that are reported after an absence of control."""
 
 Answer = TypeVar("Answer", bound=Message)
 
 
 class ControlSilent(Exception):
-    """Control cannot be reached, or cannot answer now: ask again later."""
+    """Control cannot be reached or cannot answer now, so the agent must ask again later."""
 
 
 class ControlRefused(Exception):
-    """Control understood, and refused."""
+    """Control understood the request and refused it."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(f"{status}: {detail}")
@@ -79,7 +80,7 @@ class _Problem(BaseModel):
 
 
 class ControlClient:
-    """Calls of one agent to control. Blocking; every call has a time-out. `transport`: another way than the network."""
+    """One agent's calls to control. They block, and each has a time-out. `transport` replaces the network."""
 
     def __init__(
         self,
@@ -92,9 +93,9 @@ class ControlClient:
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self._urls = [url.rstrip("/") for url in urls]
-        """The addresses of the agents' door, the one that answered last first."""
+        """The addresses of the agents' door, of which the first is the one that answered last."""
         self._name, self.token_hash = name, hash_of(token)
-        # trust_env=False: a proxy for the outside world must not see the token, and does not reach control.
+        # trust_env=False, since a proxy for the outside world must not see the token and does not reach control.
         self._http = httpx.Client(
             headers={"Authorization": f"Bearer {token}"},
             verify=trusted_authorities(self._urls[0], ca_file),
@@ -108,15 +109,15 @@ class ControlClient:
         return self._ask(f"/agents/{self._name}/register", registration, Welcome)
 
     def claim(self, ask: ClaimRequest) -> Assignments:
-        """Ask for work. If the answer is lost, control takes the jobs back, since no heartbeat names them."""
+        """Ask for work. If the answer is lost, control takes the jobs back because no heartbeat names them."""
         return self._ask(f"/agents/{self._name}/claim", ask, Assignments)
 
     def send_heartbeat(self, heartbeat: Heartbeat) -> Orders:
-        """Report that this agent and these attempts live; return what to do with them."""
+        """Report that this agent and these attempts are alive, and return the orders for them."""
         return self._ask(f"/agents/{self._name}/beat", heartbeat, Orders)
 
     def fix_input(self, job: int, attempt: int, fetched: InputFetched) -> StoredInput | None:
-        """Report an input that was fetched; return the one that counts. None: control does not find it stored."""
+        """Report a fetched input, and return the one that counts; None if control does not find it stored."""
         return self._ask(f"/jobs/{job}/attempts/{attempt}/input", fetched, InputFixed).input
 
     def take_delivery(self) -> Delivery | None:
@@ -147,7 +148,7 @@ class ControlClient:
             return answer
         try:
             detail = _Problem.model_validate_json(answer.content).detail
-        except ValidationError:  # it is not from control itself, but from a proxy in between
+        except ValidationError:  # the answer is from a proxy in between and not from control
             if answer.status_code in _FINAL:
                 raise ControlSilent(f"{answer.status_code} is no answer of control's: is a proxy in between?") from None
             detail = answer.text[:200]
@@ -168,7 +169,7 @@ class ControlClient:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Report:
-    """One message that must reach control, whenever that is. `log_bytes` is what its lines of output take, if any."""
+    """One message that must reach control at some time. `log_bytes` is the memory that its output lines use."""
 
     path: str
     message: Message
@@ -176,21 +177,21 @@ class Report:
 
     @property
     def body(self) -> str:
-        """The text to send. It is not kept, since it may be several times as large as the message."""
+        """The text to send. It is not kept, since it can be several times as large as the message."""
         return self.message.model_dump_json()
 
     @property
     def sequence(self) -> str:
-        """The sequence of the report, in which no report overtakes another: an attempt's, or its output's."""
+        """The sequence of the report, which is that of an attempt or of its output. Within it the order is kept."""
         return self.path if self.is_log else self.path.rpartition("/")[0]
 
     @property
     def is_log(self) -> bool:
-        """True for lines of output: they may come late, even after the attempt's end."""
+        """True for lines of output, which can arrive late, even after the attempt's end."""
         return isinstance(self.message, LogLines)
 
     def is_final(self, status: int) -> bool:
-        """Return True if this status means that the report will never count, and not only not now.
+        """Return True if this status means that the report will never count.
 
         >>> [Report("/jobs/7/attempts/1/saved", Message()).is_final(status) for status in (403, 409, 404, 422)]
         [True, True, False, False]
@@ -198,7 +199,7 @@ class Report:
         return status in _FINAL or (self.is_log and status == UNPROCESSABLE)
 
     def halves(self) -> "tuple[Report, Report] | None":
-        """Return the same lines of output as two reports; None for anything else, and for a single line."""
+        """Return the lines of output as two reports; None for any other report and for a single line."""
         message = self.message
         if not isinstance(message, LogLines) or len(message.lines) <= 1:
             return None
@@ -210,21 +211,21 @@ class Report:
 
 @dataclass(slots=True)
 class Outbox:
-    """The reports that control must hear, oldest first. Control hears each at least once, and an attempt's in order.
+    """The reports for control, oldest first. Control receives each at least once, and those of an attempt in order.
 
     `send` raises `ControlSilent` or `ControlRefused`. A report that control neither accepts nor finally refuses stays
     here and is tried again. Until then, later reports of its attempt wait, and so does the agent's deregistration,
     after which control would give the attempt to others. Reports of other attempts do not wait. Lines of output delay
     only later lines.
 
-    `keep` writes what must not be lost into a folder on the shared storage, from which control takes it: the saves of a
-    job while the agent lives, and all the rest at the agent's end, in case control is away. Control may hear a report
-    both ways; the second time changes nothing.
+    `keep` writes reports that must not be lost into a folder on the shared storage, in which control finds them. These
+    are the saves of a job while the agent is alive, and all other reports at the agent's end, in case control is away.
+    Control might receive a report both ways, and the second time changes nothing.
     """
 
     send: Callable[[str, str], object]
     token_hash: str = ""
-    """The proof of what is left on the storage is keyed with it."""
+    """The key for the proofs of the reports that are left on the storage."""
     _waiting: list[Report] = field(default_factory=list[Report])
     _changing: threading.Lock = field(default_factory=threading.Lock)
     _sending: threading.Lock = field(default_factory=threading.Lock)
@@ -251,14 +252,14 @@ class Outbox:
         return any(report.path.startswith(prefix) for report in self._waiting.copy())
 
     def room_bytes(self, path: str) -> int:
-        """Return the bytes that a job's lines of output may still take here. `path` is the path of their reports."""
+        """Return the room for a job's lines of output here, in bytes. `path` is the path of their reports."""
         waiting = self._waiting.copy()
         free_bytes = LOG_BYTES - sum(report.log_bytes for report in waiting)
         return min(free_bytes, LOG_BYTES_A_JOB - sum(report.log_bytes for report in waiting if report.path == path))
 
     def deliver(self) -> None:
-        """Send all that waits. Raises `ControlSilent` if a part of it must stay."""
-        with self._sending:  # another delivery may hang in its thread: it must not send the same
+        """Send all waiting reports. Raises `ControlSilent` if some of them must stay."""
+        with self._sending:  # another delivery might hang in its thread, and must not send the same reports
             stuck: dict[str, str] = {}
             while (report := self._next(stuck)) is not None:
                 try:
@@ -290,20 +291,20 @@ class Outbox:
 
     def _replace(self, report: Report, others: Collection[Report]) -> None:
         with self._changing:
-            if report in self._waiting:  # else newer ones have replaced it meanwhile
+            if report in self._waiting:  # otherwise newer reports have replaced it by now
                 at = self._waiting.index(report)
                 self._waiting[at : at + 1] = others
 
     def keep(self, prefix: str, folder: Path) -> None:
-        """Write what waits below the path `prefix` into `folder`, unless it is there already. Raises `OSError`.
+        """Write the waiting reports below the path `prefix` into `folder`, unless they are there. Raises `OSError`.
 
-        All of it is on the disk when this returns: control takes it from there if this agent is killed. A sequence is
-        written in order, else control would refuse the earlier reports as too old. Lines of output are written too:
-        the restored job continues after them and does not write them again.
+        All of them are on the disk when this function returns, so that control has them even if this agent is killed. A
+        sequence is written in order, since otherwise control would refuse the earlier reports as too old. Lines of
+        output are also written, because the restored job continues after them and does not write them again.
         """
         with self._keeping:
             waiting = self._waiting.copy()
-            for report in self._files.keys() - set(waiting):  # delivered, or replaced by newer ones
+            for report in self._files.keys() - set(waiting):  # delivered, or replaced by newer reports
                 self._files.pop(report).unlink(missing_ok=True)
             new = [report for report in waiting if report.path.startswith(prefix) and report not in self._files]
             for report in new:
@@ -319,10 +320,10 @@ class Outbox:
 
 
 async def deregister(outbox: Outbox, reports: Path, *, clock: Clock, within_s: float, storage_hangs: bool) -> None:
-    """Deliver what waits in the outbox, within so many seconds, or leave it in `reports`, a folder on the storage.
+    """Deliver the waiting reports within `within_s`, or leave them in `reports`, a folder on the storage.
 
-    The reports go to the storage first, since control may hang until this agent has ended. A storage that hangs is not
-    used.
+    The reports go to the storage first, since control might hang until this agent has ended. A storage that hangs is
+    not used.
     """
     give_up_s = clock.monotonic_s() + within_s
     is_on_storage = not storage_hangs and await _spill(outbox, reports, within_s=min(SPILL_S, within_s / 2))

@@ -1,12 +1,12 @@
 """One job's output on its way from the container to control.
 
-A thread reads the container's log into a buffer; the event loop takes batches out of it. Lines are numbered over the
+A thread reads the container's log into a buffer, from which the event loop takes batches. Lines are numbered over the
 job's whole life, all slices together. A line that is still open when the job is saved is stored in the checkpoint, so
-that the next slice ends it.
+that the next slice can complete it.
 
-The buffer has a limit, whatever the job prints, since all jobs on the node share the agent's memory. While a job runs,
-the rest waits in the container's own log. When the job is paused or has ended, the oldest lines are dropped, and all
-others keep their numbers.
+The buffer is limited, because all jobs on the node share the agent's memory. While a job runs, the rest of its output
+waits in the container's own log. When the job is paused or has ended, the oldest lines are dropped, and all others keep
+their numbers.
 """
 
 import base64
@@ -21,18 +21,18 @@ from gleaner.agent.reporting.output_lines import OutputLines
 
 BATCH = 2000
 BATCH_BYTES = 2**20
-"""Control accepts no body above 8 MiB, and JSON may need six bytes for a letter."""
+"""The limit of one batch. Control accepts no body above 8 MiB, and JSON can need six bytes for a letter."""
 BUFFER_BYTES = 8 * 2**20
-"""The memory limit of one job's lines that wait for control."""
+"""The memory limit for one job's lines that wait for control."""
 RATE_BYTES_S = 2**20
-"""The mean rate at which one job's output is read; `BUFFER_BYTES` may come at once. A job that prints without end must
-not keep control busy, nor delay all others' output."""
+"""The mean rate at which one job's output is read. Bursts of up to `BUFFER_BYTES` are allowed. A job that prints
+without end must not keep control busy, nor delay the output of all others."""
 END_S = 10.0
 """The longest wait for the last lines after a container has ended."""
 QUIET_S = 0.2
-"""After such a silence, all that a paused container wrote has come through its runtime."""
+"""The silence after which all output of a paused container has passed through its runtime."""
 QUIET_WITHIN_S = 5.0
-"""After so long without such a silence, the rest never comes: the runtime hangs."""
+"""The longest wait for that silence, after which the runtime counts as hanging."""
 _STREAMS = {1: Stream.STDOUT, 2: Stream.STDERR}
 _NUMBERS = {stream: number for number, stream in _STREAMS.items()}
 
@@ -49,13 +49,13 @@ NO_OUTPUT = Mark(0, {})
 
 
 def size_in_memory(line: str) -> int:
-    """Return the memory that a waiting line takes, its place in a list included."""
+    """Return the memory that a waiting line uses, including its place in a list."""
     return sys.getsizeof(line) + 8
 
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """Lines on their way to control, and the memory that they take."""
+    """Lines on their way to control, and the memory that they use."""
 
     lines: LogLines
     size_bytes: int
@@ -63,7 +63,7 @@ class LogBatch:
 
 @dataclass(slots=True)
 class Rate:
-    """A limit of reading: a mean rate, and `most_bytes` at once (a token bucket)."""
+    """A limit on reading, given as a mean rate and a largest burst of `most_bytes` (a token bucket)."""
 
     bytes_s: float
     most_bytes: float
@@ -71,7 +71,7 @@ class Rate:
     since_s: float
 
     def allows(self, now_s: float) -> bool:
-        """Return True if more may be read. `now_s` is of the monotonic clock.
+        """Return True if more may be read. `now_s` is by the monotonic clock.
 
         >>> rate = Rate(bytes_s=10, most_bytes=100, allowance_bytes=-5, since_s=0)
         >>> [rate.allows(now_s) for now_s in (0.2, 0.6)]
@@ -84,23 +84,23 @@ class Rate:
 
 @dataclass(slots=True)
 class JobLog:
-    """The lines that wait for control. `first` is the number of the first of them."""
+    """The lines that wait for control. `first` is the number of the first one."""
 
     first: int = 0
     _split: OutputLines = field(default_factory=OutputLines)
     _first_beginnings: dict[int, bytes] = field(default_factory=dict[int, bytes])
-    """The lines that the slice before left open."""
+    """The lines that the previous slice left open."""
     _lines: list[str] = field(default_factory=list[str])
     _end_of_output: threading.Event = field(default_factory=threading.Event)
     _live: OutputLines | None = None
-    """The live output; it is ahead of the container's log."""
+    """The live output, which is ahead of the container's log."""
     _live_count: int = 0
     """The whole lines that the job has written over its life, as the live output shows them."""
     _last_output_s: float = 0.0
     """The instant of the last output, by the monotonic clock."""
     _changing: threading.Lock = field(default_factory=threading.Lock)
     buffered_bytes: int = 0
-    """The memory that the lines take."""
+    """The memory that the lines use."""
     clock: Clock = field(default_factory=SystemClock)
 
     @classmethod
@@ -121,7 +121,7 @@ class JobLog:
     def follow(self, output: Iterable[tuple[int, bytes]], *, may_wait: Callable[[], bool]) -> None:
         """Read the output to its end, in a thread of its own.
 
-        If the buffer is full, or too much came, wait while `may_wait` returns True; else drop the oldest lines.
+        If the buffer is full or the output too fast, wait while `may_wait` returns True, or else drop the oldest lines.
         """
         rate = Rate(RATE_BYTES_S, BUFFER_BYTES, BUFFER_BYTES, self.clock.monotonic_s())
         try:
@@ -167,7 +167,7 @@ class JobLog:
     def mark(self, *, paused_s: float) -> Mark:
         """Return the position of the output of a container that has been paused since `paused_s` (monotonic clock).
 
-        Wait until all that the container wrote before that has come through its runtime.
+        Wait until all output that the container wrote before then has passed through its runtime.
         """
         give_up_s = self.clock.monotonic_s() + QUIET_WITHIN_S
         while (quiet_s := max(paused_s, self._last_output_s) + QUIET_S - self.clock.monotonic_s()) > 0:
@@ -179,32 +179,32 @@ class JobLog:
         return Mark(self.line_count, self.open_lines())
 
     def wait(self) -> None:
-        """Wait until all output of an ended container has come, but no longer than `END_S`."""
+        """Wait until all output of an ended container has arrived, but no longer than `END_S`."""
         self.clock.wait(self._end_of_output, END_S)
 
     def open_lines(self) -> dict[Stream, str]:
         """Return the open line of each stream, as in a checkpoint.
 
-        Without live output, they may be known only at the end of the output: Docker does not log an open line.
+        Without live output, the open lines might be known only at the end, because Docker does not log open lines.
         """
         lines = self._split if self._live is None or self._end_of_output.is_set() else self._live
         beginnings = {number: line for number, line in lines.beginnings.copy().items() if line}
         return {_STREAMS[number]: base64.b64encode(line).decode() for number, line in beginnings.items()}
 
     def end_lines(self) -> None:
-        """Turn the open lines into whole lines, since no slice will end them. Not for a job that was saved."""
+        """Turn the open lines into whole lines, which no later slice will complete. Not for a job that was saved."""
         self._mark_gap()
         for line in self._split.rest():
             self._append(line)
 
     def _mark_gap(self) -> None:
-        """Add a line that tells of lines that the container's log has lost, since it was read too slowly."""
+        """Add a line that reports how many lines the container's log has lost because it was read too slowly."""
         if (missing := self._live_count - self.line_count) > 0:
             self._append(f"[gleaner] {missing} lines above are missing: they were printed faster than they can be kept")
             self._live_count = self.line_count
 
     def take_batches(self, room_bytes: Callable[[], int] | None = None) -> Iterator[LogBatch]:
-        """Take out the lines, in batches that control accepts; with `room_bytes`, only while there is room."""
+        """Take out the lines in batches that control accepts, and with `room_bytes` only while there is room."""
         while (room_bytes is None or room_bytes() > 0) and (batch := self._batch()) is not None:
             yield batch
 

@@ -1,4 +1,4 @@
-"""A container's output as lines. Pure."""
+"""A container's output, split into lines. Pure."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from gleaner.agent.system.untrusted import text_of
 
 MOST_BYTES = 64 * 2**10
-"""A longer line is split into pieces of this size."""
+"""The size of the pieces into which longer lines are split."""
 
 
 @dataclass(slots=True)
 class OutputLines:
-    """Whole lines out of a process's output, separate for each stream.
+    """Whole lines from a process's output, separately for each stream.
 
     `beginnings` holds the beginning of each stream's open line, at most `MOST_BYTES`. A process that was saved in the
     middle of a line writes the rest of the line when it is restored.
@@ -20,7 +20,7 @@ class OutputLines:
     beginnings: dict[int, bytes] = field(default_factory=dict[int, bytes])
 
     def of(self, frames: Iterable[tuple[int, bytes]]) -> Iterator[str]:
-        """Yield the lines that these frames end, without the line ends.
+        """Yield the lines that these frames complete, without their line ends.
 
         Bytes that are not UTF-8 are replaced, and so are null characters, which a database would refuse.
         """
@@ -34,7 +34,7 @@ class OutputLines:
             self.beginnings[stream] = rest
 
     def rest(self) -> list[str]:
-        """Return the open lines as whole lines: nobody will end them."""
+        """Return the open lines as whole lines, since nothing will complete them."""
         beginnings = [text_of(line) for line in self.beginnings.values() if line]
         self.beginnings = {}
         return beginnings

@@ -1,7 +1,7 @@
 """A report that waits on the storage for control, with the proof that its agent has written it.
 
-The proof is keyed with the hash of the agent's token, which only the agent and control know. So a file counts for what
-it proves, and not for the folder in which it lies.
+The key of the proof is the hash of the agent's token, which only the agent and control know. So a file is trusted for
+its proof and not for the folder that contains it.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from pydantic import Field
 from gleaner.agent.messages import Message
 
 REPORTS, UNREAD = "reports", "unread"
-"""The folders in the agent's own folder on the storage: for reports, and for those that control cannot read."""
+"""The subfolders of the agent's folder on the storage for reports, and for reports that control cannot read."""
 
 
 class SpooledReport(Message):
@@ -35,7 +35,7 @@ def prove(path: str, body: str, token_hash: str) -> SpooledReport:
 
 
 def hash_of(token: str) -> str:
-    """Return what control stores of a token. One round of SHA-256 is enough: nobody guesses 256 random bits."""
+    """Return the hash that control stores of a token. One round of SHA-256 suffices for 256 random bits."""
     return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
 
 

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def main() -> int:
-    """Answer one request; return the exit status. The one line of a failure is without the credential."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would have the credential in it
+    """Answer one request and return the exit status. A failure is reported in one line without the credential."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would contain the credential
     signal.signal(signal.SIGTERM, _end)
     request = cast("DeliverRequest | FetchRequest", pickle.load(sys.stdin.buffer))  # noqa: S301  # from the agent
     errors = os.dup(2)
     with openat.closing_fd(os.open(os.devnull, os.O_WRONLY)) as nothing:
-        os.dup2(nothing, 2)  # the agent does not read meanwhile what libraries print
+        os.dup2(nothing, 2)  # the agent does not read library output during the request
     try:
         numbers = request.serve(lambda: openat.write_all(1, PROGRESS))
         openat.write_all(1, " ".join(map(str, numbers)).encode())
@@ -35,7 +35,7 @@ def main() -> int:
 
 
 def _end(_signal: int, _frame: object) -> NoReturn:
-    sys.exit(TemporaryFailure.status)  # what the try has left at its target is removed on the way
+    sys.exit(TemporaryFailure.status)  # the remains at the target are removed on the way
 
 
 if __name__ == "__main__":
@@ -43,4 +43,4 @@ if __name__ == "__main__":
     try:
         status = main()
     finally:
-        os._exit(status)  # at once, whatever threads of libraries still do
+        os._exit(status)  # at once, even if threads of libraries still run

@@ -1,4 +1,4 @@
-"""Credentials for servers: for which URLs one is, and its form. Pure. No message has a credential in it."""
+"""The form of credentials for servers, and the URLs for which they are. Pure. No message contains a credential."""
 
 from base64 import b64encode
 from dataclasses import dataclass, field
@@ -8,17 +8,17 @@ from urllib.parse import quote
 from gleaner.agent.common import allowed_urls
 
 LONGEST = 8192
-"""The longest credential: a token with many claims has some thousand letters."""
+"""The greatest length of a credential. A token with many claims has some thousand letters."""
 _SHORTEST_HIDDEN = 4
 
 
 class CredentialKind(StrEnum):
-    """The form of a credential. The URL's scheme and the credential itself tell it."""
+    """The form of a credential, which follows from the URL's scheme and the credential itself."""
 
     KEYS = "S3 keys"
-    """The access key and the secret key of S3, with a colon between."""
+    """The access key and the secret key of S3, separated by a colon."""
     PASSWORD = "password"  # noqa: S105  # the word
-    """A user and a password, with a colon between."""
+    """A user and a password, separated by a colon."""
     TOKEN = "token"  # noqa: S105  # the word
     """A bearer token."""
 
@@ -31,7 +31,7 @@ class Credential:
     value: str = field(repr=False)
 
     def is_for(self, url: str) -> bool:
-        """Return True if a server may see the credential with a request for this URL.
+        """Return True if the credential may be shown to a server with a request for this URL.
 
         >>> mine = Credential("https://host/private/", "word")
         >>> [mine.is_for(f"https://{rest}") for rest in ("host/private/a", "host/public/a", "evil/private/a")]
@@ -40,7 +40,7 @@ class Credential:
         return allowed_urls.location(url).is_within(allowed_urls.location(self.url))
 
     def hidden_in(self, line: str) -> str:
-        """Return a line for people without the credential: a server may send it back to us, as a part of an address.
+        """Return a line for people without the credential, which a server might have sent back in an address.
 
         >>> Credential("https://host/", "me:pass-word").hidden_in("me:pass-word, bWU6cGFzcy13b3Jk and pass-word")
         '…, … and …'
@@ -64,7 +64,7 @@ EXPECTED = {
 
 
 def url_fault(url: str) -> str:
-    """Return one line that says why no credential is for the URLs below this one; "" if one may be.
+    """Return one line that explains why URLs below this one can have no credential; "" if they can.
 
     >>> url_fault("https://data.example.org/private/"), url_fault("s3://bucket/")
     ('', '')
@@ -88,7 +88,7 @@ def url_fault(url: str) -> str:
 
 
 def kind(url: str, value: str) -> CredentialKind:
-    """Return the kind of the credential. Raises `ValueError` with the form that is expected, without the value.
+    """Return the kind of the credential. Raises `ValueError`, which names the expected form and not the value.
 
     >>> kind("https://host/", "eyJhbGciOi"), kind("https://host/", "me:word")
     (<CredentialKind.TOKEN: 'token'>, <CredentialKind.PASSWORD: 'password'>)

@@ -1,7 +1,8 @@
 """Deliver a job's result to its target.
 
-The result is first unpacked where nobody looks: in the target's own file system, or on the node's disk. Then its files
-go to the target, and at the end comes `job-7.sha256`, a list for `sha256sum --check`: when it is there, all is there.
+The result is first unpacked into a hidden folder in the target's file system or on the node's disk. Then its files are
+moved to the target. The last one is `job-7.sha256`, a list for `sha256sum --check`, whose presence shows that the
+result is complete.
 """
 
 import math
@@ -29,7 +30,7 @@ LIST = ".gleaner-list"
 
 @dataclass(frozen=True, slots=True)
 class DeliverRequest:
-    """A result, its target, and what the admin says about it."""
+    """A result, its target, and the admin's rules for it."""
 
     delivery: Delivery
     access: Access
@@ -37,13 +38,13 @@ class DeliverRequest:
     spool: Path
     """A folder on the node's disk, for a result on its way to a server."""
     reserve_bytes: int
-    """So much of the disk stays free."""
+    """The space that must stay free on the disk."""
 
     def serve(self, report: Callable[[], None]) -> list[int]:
-        """In the child: deliver, and return the number of files and their size. Raises `TransferFailure`."""
-        os.umask(0o022)  # who may read is decided by the folder that the admin allows
-        os.nice(19)  # jobs go first
-        os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])  # one core, whatever threads the storage uses
+        """Deliver in the child, and return the number of files and their size. Raises `TransferFailure`."""
+        os.umask(0o022)  # the folder that the admin allows determines who may read
+        os.nice(19)  # jobs take precedence
+        os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])  # one core, for all threads that the storage uses
         delivery, lines, size_bytes = self.delivery, list[bytes](), 0
         keep, progress = Keep(delivery.keep), Progress(report, delivery.silent_s)
         remote = open_remote(delivery.to, self.access, allowed_urls.DELIVER)
@@ -53,7 +54,7 @@ class DeliverRequest:
             else openat.closing_fd(os.open(self.spool, openat.FOLDER))
         )
         with to as parent:
-            remove_stages(parent, delivery.job)  # those of agents that died
+            remove_stages(parent, delivery.job)  # from agents that died
             with stage_folder(parent, delivery.job, delivery.number) as stage:
                 self._unpack(stage, progress)
                 for folder, names in staged_files(stage):

@@ -16,19 +16,19 @@ from gleaner.agent.transfer.rules import Access
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """A URL, and what the admin says about it."""
+    """A URL, and the admin's rules for it."""
 
     url: str
     access: Access
     into: Path
-    """A new file."""
+    """The path of a new file."""
     sha256: str | None
     largest_bytes: int
     reserve_bytes: int
-    """So much of the node's disk stays free."""
+    """The space that must stay free on the node's disk."""
 
     def serve(self, report: Callable[[], None]) -> list[int]:
-        """In the child: write the content into the file, and return its size. Raises `TransferFailure`."""
+        """Write the content into the file in the child, and return its size. Raises `TransferFailure`."""
         hashed, size_bytes, shown = hashlib.sha256(), 0, allowed_urls.shown(self.url)
         source = open_remote(self.url, self.access, allowed_urls.FETCH)
         with self.into.open("xb") as file, ThreadPoolExecutor(1) as writing:
@@ -46,7 +46,7 @@ class FetchRequest:
                 if len(chunk) > shutil.disk_usage(self.into.parent).free - self.reserve_bytes:
                     raise NodeFull(f"this node has no room for {shown}")
                 kept.result()
-                kept = writing.submit(keep, chunk)  # while the next one is on its way
+                kept = writing.submit(keep, chunk)  # while the next one arrives
                 report()
             kept.result()
         found, wanted = hashed.hexdigest(), (self.sha256 or "").removeprefix("sha256:")

@@ -1,4 +1,4 @@
-"""The files that an agent moves: it fetches inputs, and delivers results, each in a child process."""
+"""The transfers of an agent, which fetches inputs and delivers results, each in a child process."""
 
 import os
 import threading
@@ -25,7 +25,7 @@ class Transfers:
 
     control_hosts: tuple[str, ...]
     reserve_bytes: int
-    """So much of the node's disk stays free."""
+    """The space that must stay free on the node's disk."""
     clock: Clock
     storage: Path
     work: Path
@@ -41,7 +41,7 @@ class Transfers:
         return size_bytes
 
     def deliver(self, delivery: Delivery, stop: threading.Event) -> DeliveryReport | None:
-        """Deliver a result, and return what is to be reported; None if the agent has no more time for it."""
+        """Deliver a result, and return the report; None if the agent has no time left for it."""
         report = DeliveryReport(job=delivery.job, number=delivery.number)
         limits = Limits(delivery.total_s, delivery.silent_s, shown(delivery.to), "[outputs] deliver_s")
         try:
@@ -51,7 +51,7 @@ class Transfers:
             self.place.mkdir(parents=True, mode=0o700, exist_ok=True)
             try:
                 files, size_bytes = process.run(request, limits, stop=stop, clock=self.clock)
-            finally:  # a child that was killed has removed nothing
+            finally:  # a child that was killed has not cleaned up
                 with openat.closing_fd(os.open(self.place, openat.FOLDER)) as place:
                     remove_stages(place, delivery.job)
         except TransferStopped:

@@ -1,4 +1,4 @@
-"""Files in folders that every node has. No folder that others could replace is entered (`listed_folders`)."""
+"""Files in folders that every node has. Folders that other users could replace are never entered (`listed_folders`)."""
 
 import os
 import stat
@@ -14,7 +14,7 @@ from gleaner.agent.transfer.stage import Names, StagedFile
 
 
 class ListedFolder:
-    """A file that is read, or a folder that takes files, below one that an admin lists."""
+    """A file to read, or a folder that receives files, below a folder that an admin lists."""
 
     def __init__(self, url: str, access: Access) -> None:
         self._shown, self._access = allowed_urls.shown(url), access
@@ -24,7 +24,7 @@ class ListedFolder:
         self._top = max((each for each in self._listed if self._names[: len(each)] == each), key=len)
 
     def read(self, **_: bool) -> Iterator[bytes]:
-        """Yield the content of a file that everybody on this node may read. Links are followed within the list."""
+        """Yield the content of a file that every user of this node may read. Links within the list are followed."""
         path, above = f"/{'/'.join(self._names)}", self._top[: len(self._names) - 1]
         below = "/".join(self._names[len(above) :])
         with self._open_listed(above) as listed:
@@ -33,7 +33,7 @@ class ListedFolder:
             except OSError as error:
                 raise PermanentFailure(f"{path}: {error.strerror}") from None
         with openat.closing_fd(file):
-            # The open file is checked, and not its name, which may mean another file a moment later.
+            # The open file is checked and not its name, which might refer to another file a moment later.
             real = Path(f"/proc/self/fd/{file}").readlink()
             if not any(real.is_relative_to(Path("/", *each)) for each in self._listed):
                 raise PermanentFailure(f"{path} leads to {real}, which is not below a folder that this site allows")
@@ -49,7 +49,7 @@ class ListedFolder:
 
     @contextmanager
     def opened(self, names: Names = ()) -> Generator[int]:
-        """Yield the target's folder, or one below it, made if need be. No link on the way is followed."""
+        """Yield the target's folder, or one below it, which is made if necessary. Links on the way are not followed."""
         steps = (*self._names[len(self._top) :], *names)
         with self._open_listed(self._top, for_writing=True) as listed:
             try:
@@ -63,7 +63,7 @@ class ListedFolder:
             yield folder
 
     def put(self, names: Names, file: StagedFile) -> None:
-        """Give a file its name, by one rename from a folder of the same file system."""
+        """Give a file its name by one rename from a folder in the same file system."""
         while file.read(CHUNK_BYTES):
             pass
         file.progress.work(lambda: os.fsync(file.fileno()), file.size_bytes)

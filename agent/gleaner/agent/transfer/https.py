@@ -1,4 +1,4 @@
-"""Files of HTTPS servers: read by GET, sent by a plain PUT. Each redirect is checked before it is followed."""
+"""Files on HTTPS servers, read by GET and sent by a plain PUT. Each redirect is checked before it is followed."""
 
 import os
 import ssl
@@ -22,11 +22,11 @@ class _Redirected(TransferFailure):
 
 
 class Https(RemoteServer):
-    """A URL of a server, as fsspec reaches it: its session is ours, so no answer escapes the checks."""
+    """A URL of a server that is reached by fsspec in a session of ours, so that every answer is checked."""
 
     def __init__(self, url: str, access: Access) -> None:
         super().__init__(url, access)
-        import aiohttp  # slow to load, and not needed for a file
+        import aiohttp  # slow to load, and not needed for `file://`
         from fsspec.asyn import get_loop  # pyright: ignore[reportMissingTypeStubs]
         from fsspec.implementations.http import HTTPFileSystem  # pyright: ignore[reportMissingTypeStubs]
 
@@ -44,7 +44,7 @@ class Https(RemoteServer):
         self._server: Any = HTTPFileSystem(get_client=get_client, encoded=True, skip_instance_cache=True)
 
     def read(self, *, has_digest: bool) -> Iterator[bytes]:
-        """Yield the content. Its end is certain: by a length, by the last chunk, or by the digest of who asks."""
+        """Yield the content. Its end is proved by a length, by the last chunk, or by the digest that the caller has."""
 
         def ask(url: str, options: dict[str, Any]) -> Any:
             return self._server.open(url, block_size=0, size=1, **options)
@@ -63,7 +63,7 @@ class Https(RemoteServer):
                 yield chunk
 
     def put(self, names: Names, file: StagedFile) -> None:
-        """Send a file. A reader may see a part of it before all of it is there."""
+        """Send a file. Readers might see a part of it before all of it has arrived."""
         path = "/".join(quote(os.fsencode(name), safe="") for name in names)
 
         def ask(url: str, options: dict[str, Any]) -> None:
@@ -74,7 +74,7 @@ class Https(RemoteServer):
         self._follow(f"{self.url.rstrip('/')}/{path}", ask, allowed_urls.DELIVER)
 
     def _follow(self, url: str, ask: Callable[[str, dict[str, Any]], Any], use: allowed_urls.UrlUse) -> Any:
-        """Ask the server, and each one to which it leads, if the site allows it."""
+        """Send the request to the server, and to each server to which it redirects and which the site allows."""
         place = url
         for _ in range(1 + MOST_REDIRECTS):
             shown = allowed_urls.shown(place)
@@ -93,7 +93,7 @@ class Https(RemoteServer):
         raise PermanentFailure(f"{allowed_urls.shown(url)} is redirected more than {MOST_REDIRECTS} times")
 
     async def _check_answer(self, answer: Any) -> None:
-        """Raise for each answer that is no success."""
+        """Raise an error for each unsuccessful answer."""
         url, status = str(answer.url), answer.status
         if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
             raise _Redirected(answer.headers.get("Location", ""))

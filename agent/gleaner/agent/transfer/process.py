@@ -1,8 +1,8 @@
-"""The child process in which files move. It reads one request from its standard input (`child` is its program).
+"""The child process that transfers files. It reads one request from its standard input (`child` is its program).
 
-The agent can end the child at any moment, whatever a server, a file system or a library does, and what the child needs
-takes none of the agent's memory. If the child fails, its error output has one line with the reason, and its exit status
-tells whether another try may help.
+The agent can end the child at any moment, whatever a server, a file system or a library does, and the child uses none
+of the agent's memory. If the child fails, it writes the reason to its error output in one line, and its exit status
+shows whether another try might help.
 """
 
 import os
@@ -22,58 +22,59 @@ from gleaner.agent.common.quantities import in_words
 
 CHUNK_BYTES = 2**20
 PROGRESS = b"."
-"""The child writes it for each piece that was moved."""
+"""The byte that the child writes for each piece that was moved."""
 LOOK_EVERY_S = 0.25
-"""A stop is seen within this time."""
+"""The time within which a request to stop is noticed."""
 ENDS_WITHIN_S = 5.0
-"""A child that is asked to end has this time to remove what it has left. A child whose storage hangs stays behind."""
+"""The time in which a child that is asked to end can clean up. A child whose storage hangs is left behind."""
 LONGEST_LINE = 2000
 PROGRAM = (sys.executable, "-m", "gleaner.agent.transfer.child")
 _KEPT = re.compile("HOME|LANG|LD_LIBRARY_PATH|PATH|PYTHON.*|SSL_CERT_(DIR|FILE)|X509_CERT_DIR")
-"""The child gets no other settings of this account: a library could show a server credentials that they name."""
+"""The only settings of this account that the child receives. A library could send credentials that others name to a
+server."""
 _NO_FILES = dict.fromkeys(("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "FSSPEC_CONFIG_DIR"), os.devnull)
 
 
 class TransferFailure(Exception):
-    """A file did not move; one line."""
+    """A transfer failed. The text is one line."""
 
     may_pass = True
     status: int
-    """The exit status of a child that ends so."""
+    """The exit status of a child that fails in this way."""
 
 
 class PermanentFailure(TransferFailure):
-    """Every other try would fail, too."""
+    """Every other try would also fail."""
 
     may_pass, status = False, 3
 
 
 class TemporaryFailure(TransferFailure):
-    """Another try may succeed."""
+    """Another try might succeed."""
 
     status = 4
 
 
 class NodeFull(TransferFailure):
-    """The node's disk has no room for it."""
+    """The node's disk has no room for the file."""
 
     status = 5
 
 
 class TransferStopped(Exception):
-    """The agent has no more time for it."""
+    """The agent has no time left for the transfer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The longest times of a child. They are limits here, too, since a library may forget its own limits."""
+    """The longest times of a child. The agent also enforces them, since a library might not enforce its own limits."""
 
     total_s: float
     silent_s: float
     shown: str
-    """The URL, for people."""
+    """The URL, as shown to people."""
     setting: str
-    """The setting that says `total_s`."""
+    """The name of the setting for `total_s`."""
 
 
 def run(
@@ -103,7 +104,7 @@ def run(
 
 
 def _output(child: "subprocess.Popen[bytes]", limits: Limits, stop: threading.Event, clock: Clock) -> bytes:
-    """Return what the child writes after its last sign of progress."""
+    """Return the output of the child after its last sign of progress."""
     incoming, last = cast("IO[bytes]", child.stdout), b""
     began_s = heard_s = clock.monotonic_s()
     while True:
@@ -124,9 +125,9 @@ def _output(child: "subprocess.Popen[bytes]", limits: Limits, stop: threading.Ev
 
 
 def _check_end(child: "subprocess.Popen[bytes]") -> None:
-    """Raise `TransferFailure` unless the child, whose output has ended, reports that it has done all."""
+    """Raise `TransferFailure` unless the child, whose output has ended, exits with success."""
     text = " ".join(cast("IO[bytes]", child.stderr).read(LONGEST_LINE).decode(errors="replace").split())
-    line = "".join(letter if letter.isprintable() else "?" for letter in text)  # it may have a name from a job
+    line = "".join(letter if letter.isprintable() else "?" for letter in text)  # it can contain a name from a job
     try:
         status = child.wait(ENDS_WITHIN_S)
     except subprocess.TimeoutExpired:

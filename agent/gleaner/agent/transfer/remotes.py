@@ -1,4 +1,4 @@
-"""The places at which files are, by the scheme of a URL."""
+"""The classes for places of files, by the scheme of a URL."""
 
 import importlib.util
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from gleaner.agent.transfer.s3 import S3
 from gleaner.agent.transfer.xrootd import Xrootd
 
 Remote = Https | S3 | Xrootd | ListedFolder
-"""A file to read, or a folder that takes files. All raise `TransferFailure` or `OSError`."""
+"""A file to read, or a folder that receives files. All raise `TransferFailure` or `OSError`."""
 _KINDS: dict[str, Callable[[str, Access], Remote]] = {
     "https": Https, "s3": S3, "root": Xrootd, "roots": Xrootd, "file": ListedFolder,
 }  # fmt: skip
@@ -20,7 +20,7 @@ _LIBRARIES = {"https": "aiohttp", "s3": "s3fs", "root": "fsspec_xrootd", "roots"
 
 
 def schemes() -> tuple[str, ...]:
-    """Return the schemes of the URLs that agents here can read from and deliver to: their libraries are installed."""
+    """Return the schemes of the URLs that agents here can read from and deliver to with the installed libraries."""
     return tuple(each for each in _KINDS if each == "file" or importlib.util.find_spec(_LIBRARIES[each]) is not None)
 
 

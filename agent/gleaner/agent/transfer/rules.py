@@ -1,4 +1,4 @@
-"""The rules by which the child reaches servers: the addresses, the credential, and what a server's refusal means."""
+"""The child's rules for servers: their addresses, the credential, and the meaning of refusals."""
 
 import socket
 from base64 import b64encode
@@ -22,16 +22,16 @@ class Access:
 
     allowed: Sequence[str]
     control_hosts: tuple[str, ...]
-    """The host of control's address. The child connects to none of its addresses."""
+    """The host name of control. The child connects to none of its addresses."""
     silent_s: float
-    """A server that sends or takes nothing for so long hangs."""
+    """The time without data in either direction after which a server counts as hanging."""
     credential: Credential | None = None
     own: Sequence[str] = ()
-    """Gleaner's own folders: a listed folder inside or above one of them is refused."""
+    """Gleaner's own folders. A listed folder inside or above one of them is refused."""
 
 
 class RemoteServer:
-    """A server, and the rules by which it is reached. A library may resolve names and follow redirects by itself."""
+    """A server, and the rules for reaching it, even by a library that resolves names and follows redirects itself."""
 
     def __init__(self, url: str, access: Access) -> None:
         self.url, self.access, self.where = url, access, allowed_urls.location(url)
@@ -40,11 +40,11 @@ class RemoteServer:
         self._refusal = ""
 
     def check_address(self, host: str, address: str) -> None:
-        """Raise `PermanentFailure` if an agent does not connect to this address of the host."""
+        """Raise `PermanentFailure` if agents must not connect to this address of the host."""
         self._refuse(allowed_urls.address_refusal(host, address, named=self._named, of_control=self._of_control))
 
     def connector_options(self, loop: Any) -> dict[str, Any]:
-        """Return the options by which aiohttp connects to checked addresses of listed hosts only."""
+        """Return options that restrict aiohttp to checked addresses of listed hosts."""
         import aiohttp  # slow to load, and not needed for a file
 
         server = self
@@ -62,7 +62,7 @@ class RemoteServer:
         return {"resolver": Resolver(loop=loop), "socket_factory": self._make_socket}
 
     def _make_socket(self, address: Any) -> socket.socket:
-        """Return a socket for aiohttp. A host that is an address itself was not resolved, so the list must name it."""
+        """Return a socket for aiohttp. An address that was not resolved from a host name must itself be listed."""
         family, kind_of_socket, protocol, _, place = address
         host = str(ip_address(place[0].partition("%")[0]))
         self.check_address(host, host)
@@ -71,7 +71,7 @@ class RemoteServer:
         return socket.socket(family, kind_of_socket, protocol)
 
     def is_listed(self, host: str, port: int) -> bool:
-        """Return True if an entry has this host and port, or is for Amazon's S3, whose servers have many names."""
+        """Return True if an entry has this host and port, or covers Amazon's S3, whose servers have many names."""
         one = replace(self.where, host=host, port=port, folders=())
         entries = [replace(allowed_urls.location(entry), folders=()) for entry in self.access.allowed]
         at_amazon = self.where.host == allowed_urls.AMAZON and host.endswith(".amazonaws.com")
@@ -82,13 +82,13 @@ class RemoteServer:
         self._refuse(f"the server leads to {host}:{port}, which is not below a URL that this site allows")
 
     def _refuse(self, reason: str) -> None:
-        self._refusal = self._refusal or reason  # a library may raise another error for it
+        self._refusal = self._refusal or reason  # a library might hide it in another error
         if reason:
             raise PermanentFailure(reason)
 
     @contextmanager
     def translating(self, missing: type[TransferFailure] = PermanentFailure) -> Generator[None]:
-        """Raise a `TransferFailure` for what a library raises, in one line; `missing` for a file that is not there."""
+        """Turn a library's errors into a `TransferFailure` of one line, or into `missing` for a missing file."""
         try:
             yield
         except TransferFailure:
@@ -111,7 +111,7 @@ class RemoteServer:
             raise (PermanentFailure if is_url else TemporaryFailure)(f"{shown}: {text}") from None
 
     def sign_in(self, url: str) -> dict[str, str]:
-        """Return the header with the credential. After a redirect to another place the server gets none."""
+        """Return the header with the credential, or no header after a redirect to another place."""
         credential = self.access.credential
         if credential is None or not credential.is_for(url):
             return {}
@@ -120,7 +120,7 @@ class RemoteServer:
         return {"Authorization": f"Basic {b64encode(credential.value.encode()).decode()}"}
 
     def advice(self, url: str) -> str:
-        """Return what the group can do about a server that does not let it in, after a colon."""
+        """Return advice for a group that a server does not admit, beginning with a colon."""
         credential = self.access.credential
         if credential is None:
             return ": the group has no secret for it (`glean secret set`)"
@@ -132,6 +132,6 @@ class RemoteServer:
 def _addresses(hosts: Iterable[str]) -> frozenset[str]:
     found = set[str]()
     for host in hosts:
-        with suppress(OSError):  # the agent does not reach it either
+        with suppress(OSError):  # then the agent cannot reach it either
             found.update(str(address[4][0]) for address in socket.getaddrinfo(host, None))
     return frozenset(found)

@@ -1,7 +1,8 @@
-"""Objects of S3, with the group's keys and no others, at checked addresses, each call once.
+"""Objects of S3, reached at checked addresses with only the group's keys. Calls are not repeated.
 
-An object is there when all of it is: its parts become an object at the last call. What breaks off before leaves no
-object, and removes its parts. Those of a child that was killed stay, until the bucket's own rule removes them.
+An object appears only when it is complete, because the last call joins its parts. An upload that fails before that
+leaves no object and removes its parts. The parts from a child that was killed stay until a rule of the bucket removes
+them.
 """
 
 import shutil
@@ -17,12 +18,12 @@ from gleaner.agent.transfer.rules import Access, RemoteServer
 from gleaner.agent.transfer.stage import Names, StagedFile
 
 PART_BYTES = 2**24
-"""The size of a part. Parts are larger where there would be too many."""
+"""The size of a part. Parts are larger if there would otherwise be too many."""
 MOST_PARTS = 10_000
 
 
 class S3(RemoteServer):
-    """A URL of a server of S3, as s3fs reaches it."""
+    """A URL of an S3 server, reached by s3fs."""
 
     def __init__(self, url: str, access: Access) -> None:
         super().__init__(url, access)
@@ -39,7 +40,7 @@ class S3(RemoteServer):
             "proxies": {},
             "retries": {"total_max_attempts": 1},
             "s3": {"addressing_style": "path"},
-            "request_checksum_calculation": "when_required",  # older servers know no newer checksums
+            "request_checksum_calculation": "when_required",  # older servers do not know newer checksums
         }
         # Amazon's servers differ by region, and its library knows them.
         endpoint = None if self.where.host == allowed_urls.AMAZON else f"https://{self.where.host}:{self.where.port}"
@@ -56,7 +57,7 @@ class S3(RemoteServer):
         self._bucket, self._above = "".join(self.where.folders[:1]), self.where.folders[1:]
 
     def read(self, **_: bool) -> Iterator[bytes]:
-        """Yield the content of an object, in one request: it is the same object from the first byte to the last."""
+        """Yield the content of an object, read in one request so that all bytes come from the same object."""
         shown, size_bytes, loop = allowed_urls.shown(self.url), 0, self._loops.get_loop()
         if not self._above or "?" in unquote(self.url):
             raise PermanentFailure(f"{shown}: name a bucket and a key, without a ?")
@@ -72,7 +73,7 @@ class S3(RemoteServer):
                 raise TemporaryFailure(f"{shown}: the server has sent {size_bytes} bytes of {file.size}")
 
     def put(self, names: Names, file: StagedFile) -> None:
-        """Send a file. It becomes an object when all of it is there."""
+        """Send a file, which becomes an object when all of it has arrived."""
         key, of_part_bytes = "/".join((*self._above, *names)), max(PART_BYTES, -(-file.size_bytes // MOST_PARTS))
         if not key.isprintable():
             raise PermanentFailure(f"{key!r} has letters that Gleaner gives to no key of S3: rename the file")

@@ -15,14 +15,14 @@ from gleaner.agent.system import openat
 
 Names = tuple[str, ...]
 SLOWEST_BYTES_PER_S = 2**20
-"""A file system that syncs fewer bytes in a second, or a server that moves fewer, hangs."""
+"""The rate, in bytes per second, below which a syncing file system or a server counts as hanging."""
 REPORTS_WHILE_SILENT = 4
-"""So often progress is reported in the time in which something must be heard."""
+"""How often progress is reported within the time in which the parent expects a report."""
 
 
 @contextmanager
 def stage_folder(parent: int, job: int, number: object) -> Generator[int]:
-    """Make a folder for a try to move a job's result, which nobody else can enter, and remove it at the end."""
+    """Make a private folder for one try to move a job's result, and remove it at the end."""
     name = f".gleaner-{job}-{number}"
     os.mkdir(name, 0o700, dir_fd=parent)
     try:
@@ -33,27 +33,27 @@ def stage_folder(parent: int, job: int, number: object) -> Generator[int]:
 
 
 def remove_stages(parent: int, job: int) -> None:
-    """Remove the folders of all tries to move a job's result. Somebody else's may stay."""
+    """Remove the folders of all tries to move a job's result. Folders of other accounts might stay."""
     for name in openat.entries(parent):
         if name.startswith(f".gleaner-{job}-"):
             remove_stage(parent, name)
 
 
 def remove_stage(parent: int, name: str) -> None:
-    """Remove the folder of a try, as far as this account may."""
+    """Remove the folder of a try, as far as this account has the right to."""
     with suppress(OSError):
         with openat.closing_fd(os.open(name, os.O_PATH | openat.FOLDER, dir_fd=parent)) as found:
-            Path(f"/proc/self/fd/{found}").chmod(0o700)  # not by its name, which can be a link now
+            Path(f"/proc/self/fd/{found}").chmod(0o700)  # not by its name, which might now be a link
         with openat.walk(parent, (name,)) as folder:
             openat.empty(folder)
         os.rmdir(name, dir_fd=parent)
 
 
 def staged_files(stage: int, modes: int = 0o755) -> Iterator[tuple[int, Names]]:
-    """Yield the files in a fixed order, each with its open folder. There are no links, and pipes are removed.
+    """Yield the files in a fixed order, each with its open folder. Links do not occur, and pipes are removed.
 
-    What the job has forbidden its owner is allowed again: the result is to be read and moved. `modes` are the bits that
-    a file's mode may have, and the mode of folders.
+    Files that the job has made unreadable for their owner become readable, so that the result can be read and moved.
+    `modes` is the mask for the modes of files, and the mode of folders.
     """
     os.fchmod(stage, 0o700)
     for above, folders, files, folder in os.fwalk(".", dir_fd=stage):
@@ -75,10 +75,10 @@ class Progress:
 
     report: Callable[[], None]
     silent_s: float
-    """The parent gives up when it has heard nothing for so long."""
+    """The time without a report after which the parent gives up."""
 
     def work(self, call: Callable[[], object], size_bytes: int) -> None:
-        """Report while a call works that reports nothing itself, for as long as a slow disk needs for the size."""
+        """Report progress during a call that reports none itself, for as long as a slow disk needs for the size."""
         every_s = self.silent_s / REPORTS_WHILE_SILENT
         with ThreadPoolExecutor(1) as thread:
             working = thread.submit(call)
@@ -99,7 +99,7 @@ class StagedFile(io.FileIO):
         self.rewind()
 
     def rewind(self) -> None:
-        """Begin at the first byte again."""
+        """Return to the first byte."""
         self.seek(0)
         self.digest, self.read_bytes = hashlib.sha256(), 0
 

@@ -1,7 +1,7 @@
-"""Files of XRootD servers (`root://host//path`, and `roots` over TLS), by fsspec's file system for them.
+"""Files on XRootD servers (`root://host//path`, and `roots` over TLS), reached by fsspec's file system for XRootD.
 
-The library follows redirects by itself, but none where it has a token. The addresses to which this process is connected
-are checked before a byte is taken or sent. Which hosts have these addresses is left to the site's network.
+The library follows redirects itself, but not if it has a token. The addresses to which this process is connected are
+checked before any byte is received or sent. Which hosts have these addresses is left to the site's network.
 """
 
 import math
@@ -24,19 +24,20 @@ from gleaner.agent.transfer.stage import Names, StagedFile
 
 _GRID_AUTHORITIES = "/etc/grid-security/certificates"
 _LARGEST = 2**62
-# The library's words: "File did not open properly: [ERROR] Server responded with an error: [3011] Unable to open ...".
-# The numbers are the protocol's (XProtocol.hh): not allowed, no such file, no file, a folder, and a login that failed.
+# An example of the library's errors: "File did not open properly: [ERROR] Server responded with an error: [3011] Unable
+# to open ...". The numbers are from the protocol (XProtocol.hh): not allowed, no such file, not a file, a folder, and a
+# failed login.
 _ERROR = re.compile(r".*?\[(?:ERROR|FATAL)\] (?:Server responded with an error: )?", re.DOTALL)
 
 
 class Xrootd(RemoteServer):
-    """A URL of an XRootD server. A token is shown to its host alone, and only over TLS."""
+    """A URL of an XRootD server. A token is shown only to its host, and only over TLS."""
 
     def __init__(self, url: str, access: Access) -> None:
         super().__init__(url, access)
         where, credential = self.where, access.credential
         self._has_token = credential is not None and credential.is_for(url)
-        # It stays within this process: others see the environment with which a process was started.
+        # It is set within this process, since other users can see the environment with which a process was started.
         limit_s = max(1, math.ceil(access.silent_s))
         os.environ |= _library_settings(str(limit_s), credential.value if credential and self._has_token else "")
         from fsspec_xrootd import XRootDFileSystem  # pyright: ignore[reportMissingTypeStubs]
@@ -53,7 +54,7 @@ class Xrootd(RemoteServer):
         self._server.protocol = where.scheme
 
     def read(self, **_: bool) -> Iterator[bytes]:
-        """Yield the content of a file, until the server answers that there is no more."""
+        """Yield the content of a file until the server reports its end."""
         if "?" in unquote(self.url) or not self.where.folders:
             raise PermanentFailure(f"{allowed_urls.shown(self.url)}: name a file, without a ?")
         path, read_bytes = self._path(()), 0
@@ -63,14 +64,14 @@ class Xrootd(RemoteServer):
             while chunk := file.read(CHUNK_BYTES):
                 read_bytes += len(chunk)
                 yield chunk
-            self._check_peers()  # the library connects again where a connection breaks, also to another server
+            self._check_peers()  # the library replaces a broken connection, also by one to another server
             size_bytes = self._server.info(path)["size"]
         if read_bytes != size_bytes:
             line = f"{read_bytes} bytes were read, and the file has {size_bytes}"
             raise TemporaryFailure(f"{allowed_urls.shown(self.url)}: {line}")
 
     def put(self, names: Names, file: StagedFile) -> None:
-        """Send a file. A reader may see a part of it before all of it is there."""
+        """Send a file. Readers might see a part of it before all of it has arrived."""
         path = self._path(names)
         with self._understanding(TemporaryFailure):
             self._server.makedirs(path.rpartition("/")[0], exist_ok=True)
@@ -84,14 +85,14 @@ class Xrootd(RemoteServer):
             raise TemporaryFailure(f"{allowed_urls.shown(self.url)}: {line}")
 
     def _path(self, names: Names) -> str:
-        """Return a path as the library takes it: without escapes, so nothing in it may look like an option."""
+        """Return a path in the library's form, which has no escapes, so nothing in the path may look like an option."""
         path = f"/{'/'.join((*self.where.folders, *names))}"
         if "?" in path or not path.isprintable():
             raise PermanentFailure(f"{allowed_urls.shown(self.url)}: a name has a letter that no file there has")
         return path
 
     def _check_peers(self) -> None:
-        """Check the addresses to which this process is connected by TCP. UDP asks the servers of names."""
+        """Check the addresses to which this process is connected by TCP. UDP is used only for name servers."""
         for name in Path("/proc/self/fd").iterdir():
             with suppress(OSError):
                 if not stat.S_ISSOCK(name.stat().st_mode):
@@ -102,7 +103,7 @@ class Xrootd(RemoteServer):
 
     @contextmanager
     def _understanding(self, missing: type[TransferFailure] = PermanentFailure) -> Generator[None]:
-        """Raise what the library's words mean: its file system for fsspec raises an `OSError` for everything."""
+        """Turn the text of the library's errors into the right exception, since it raises `OSError` for everything."""
         with self.translating(missing):
             try:
                 yield
@@ -122,9 +123,9 @@ class Xrootd(RemoteServer):
 
 
 def _library_settings(limit_s: str, token: str) -> dict[str, str]:
-    """Return the environment by which the library learns its limits, and how it may say who asks.
+    """Return the environment that sets the library's limits and the ways in which it may authenticate.
 
-    Without a token it names this account (`unix`) or this host, as XRootD's servers ask for it. It never uses the
+    Without a token the library names this account (`unix`) or this host, as XRootD's servers require. It never uses the
     account's certificates, tickets or token files.
     """
     system = ssl.get_default_verify_paths()
@@ -135,7 +136,7 @@ def _library_settings(limit_s: str, token: str) -> dict[str, str]:
         "XRD_REQUESTTIMEOUT": limit_s,
         "XRD_STREAMTIMEOUT": limit_s,
         "XRD_TIMEOUTRESOLUTION": "1",
-        "XRD_METALINKPROCESSING": "0",  # else a file's name could make the library follow what the file lists
+        "XRD_METALINKPROCESSING": "0",  # or a file's name could make the library follow URLs listed in the file
         "XRD_REDIRECTLIMIT": "0" if token else "10",
         "XrdSecPROTOCOL": "ztn" if token else "unix,host",
         "X509_CERT_DIR": os.environ.get("X509_CERT_DIR") or grid or "",

@@ -3,7 +3,7 @@
     ROOT/jobs/JOB/attempt-A/checkpoint-N/    as an agent's (`checkpoints.folder_storage`)
     ROOT/jobs/JOB/latest.json                the checkpoints that count, the newest first, and their program
 
-A checkpoint that is not named there does not count. `checkpoints_to_keep` says which ones stay there.
+A checkpoint that is not named in `latest.json` does not count. `checkpoints_to_keep` determines which ones stay in it.
 """
 
 import hashlib
@@ -23,9 +23,9 @@ from gleaner.agent.messages import Checkpoint
 from gleaner.agent.system import atomic
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
-"""A number as it is written here: `007` is a name that somebody else has given."""
+"""A number in the form used here. A name like `007` was given by someone else."""
 _STALE_S = 3600.0
-"""A half-written checkpoint of a program that died is removed after this many seconds."""
+"""The age in seconds after which a half-written checkpoint of a program that died is removed."""
 
 
 class _Record(BaseModel):
@@ -34,18 +34,18 @@ class _Record(BaseModel):
 
 
 def program_of(image: str, command: Sequence[str]) -> str:
-    """Return a digest of the image and the command: a checkpoint of another program must not be restored."""
+    """Return a digest of the image and the command, so that no other program's checkpoint is restored."""
     return hashlib.sha256(json.dumps([image, *command]).encode()).hexdigest()
 
 
 def deaf_file(root: Path, job: str) -> Path:
-    """Return the file that stands beside ROOT while a step of the job starts that does not listen to signals yet."""
+    """Return the file that exists beside ROOT while a step of the job is starting and cannot yet receive signals."""
     return root.with_name(f".{root.name}-{job}-{os.getpid()}-deaf")
 
 
 @dataclass(slots=True)
 class Catalog:
-    """The catalog of one job's checkpoints. Every method may raise `StorageError`."""
+    """The catalog of one job's checkpoints. Every method can raise `StorageError`."""
 
     root: Path
     job: int
@@ -53,14 +53,14 @@ class Catalog:
 
     @property
     def storage(self) -> FolderStorage:
-        """The storage that has the checkpoints."""
+        """The storage that contains the checkpoints."""
         return FolderStorage(self.root)
 
     def set_up(self, *, is_first: bool, now_s: float) -> None:
-        """Make the folder ready.
+        """Prepare the folder.
 
-        At the first start of a job, all checkpoints under its number are of an older job and are removed. At a later
-        start the folder must exist: a missing one means that this node does not see the shared folder.
+        At the first start of a job, all checkpoints under its number belong to an older job and are removed. At a later
+        start the folder must exist. If it is missing, this node does not see the shared folder.
         """
         if is_first:
             try:
@@ -76,10 +76,10 @@ class Catalog:
         self.storage.sweep(before_s=now_s - _STALE_S)
 
     def remove_forgotten(self, jobs: frozenset[str]) -> None:
-        """Remove checkpoints of the owner's jobs that Slurm has forgotten: they were cancelled while they waited."""
+        """Remove checkpoints of the owner's jobs that were cancelled while they waited and that Slurm has forgotten."""
         keys = self.storage.keys("jobs") if (self.root / "jobs").is_dir() else ()
         for number in {key.split("/")[1] for key in keys} - jobs - {str(self.job)}:
-            if _NUMBER.fullmatch(number):  # the folder is the user's, who may have put other things there
+            if _NUMBER.fullmatch(number):  # the user might have put other things into this folder
                 replace(self, job=int(number)).clear()
         for left in self.root.parent.glob(f".{self.root.name}-*-deaf"):
             if left.name.split("-")[-3] not in jobs:
@@ -89,8 +89,8 @@ class Catalog:
     def latest(self) -> tuple[Checkpoint, ...]:
         """Return the checkpoints that count, the newest first; empty if they are of another program.
 
-        A record that cannot be read is an error, not a missing record: the job would start from the beginning, and
-        its next save would remove all earlier checkpoints.
+        An unreadable record is an error and does not count as a missing one, since the job would then start from the
+        beginning and its next save would remove all earlier checkpoints.
         """
         stays = f"the checkpoints stay: `scontrol requeue {self.job}` restores the job as soon as"
         try:
@@ -104,26 +104,26 @@ class Catalog:
         return record.checkpoints if record.program == self.program else ()
 
     def next_attempt(self) -> int:
-        """Return the number of an attempt that no checkpoint here has."""
+        """Return an attempt number that no checkpoint here has."""
         keys = self.storage.keys(f"jobs/{self.job}")
         numbers = (key.split("/")[2].removeprefix("attempt-") for key in keys if key.count("/") > 1)
         return 1 + max((int(number) for number in numbers if _NUMBER.fullmatch(number)), default=0)
 
     def record_checkpoint(self, new: Checkpoint) -> None:
-        """Record that this checkpoint counts; remove those that no longer do, once the record is on the disk."""
+        """Record that this checkpoint counts. Remove those that no longer do, once the record is on the disk."""
         checkpoints = (new, *self.latest())
         that_count = tuple(checkpoints[at] for at in checkpoints_to_keep([one.chain for one in checkpoints]))
         self._write(that_count)
         self._remove_but({checkpoint_key(self.job, one.attempt, one.number) for one in that_count})
 
     def before(self, checkpoint: Checkpoint) -> Checkpoint | None:
-        """Return the checkpoint that counted before this one; None if there is none."""
+        """Return the previous checkpoint that counts; None if there is none."""
         checkpoints = self.latest()
         older = checkpoints[checkpoints.index(checkpoint) + 1 :] if checkpoint in checkpoints else ()
         return older[0] if older else None
 
     def set_aside(self, broken: Checkpoint) -> None:
-        """Set a broken checkpoint aside; it does not count any more."""
+        """Set a broken checkpoint aside, so that it no longer counts."""
         self.storage.set_aside(checkpoint_key(self.job, broken.attempt, broken.number))
         self._write(tuple(one for one in self.latest() if one != broken))
 

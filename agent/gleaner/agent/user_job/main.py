@@ -31,15 +31,16 @@ from gleaner.agent.user_job.slurm_reporter import say
 from gleaner.agent.user_job.when_to_save import SavePlan
 
 WRONG = 2
-"""The exit status when nothing was started: wrong options, or a Slurm job or a node that cannot run it."""
+"""The exit status if nothing was started, because of wrong options or because the Slurm job or the node is
+unsuitable."""
 _RESERVE_MIB = 150
 """The part of the job's memory that this program itself needs."""
 _LEAST_MIB = 6
 _LOOK_WITHIN_S = 5.0
-"""The longest wait for Slurm's answer: there may be only Slurm's kill wait left."""
+"""The longest wait for Slurm's answer, since only Slurm's kill wait might be left."""
 
 _MISSED = "GLEANER_MISSED_SIGNAL"
-"""Set in a step that is run again, since the signal to vacate has killed the one before."""
+"""A variable that is set in a step that is run again because the signal to vacate has killed the previous one."""
 _IN_STEP = f"""\
 trap "" USR1 TERM
 [ ! -s "$1" ] || export {_MISSED}=yes
@@ -47,7 +48,7 @@ rm -f -- "$1"
 shift
 exec "$@"
 """
-"""The step's shell ignores signals until the program listens, and removes the file `deaf` then."""
+"""The script of the step's shell. It ignores signals until the program listens, and then removes the file `deaf`."""
 _IN_SCRIPT = f"""\
 deaf=$1
 step=
@@ -75,13 +76,14 @@ done
 rm -f -- "$deaf"
 exit $status
 """
-"""The script's shell passes USR1 on to the step, and runs the step again if a signal has killed it too early."""
+"""The script of the outer shell, which passes USR1 on to the step, and runs the step again if a signal has killed it
+too early."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 class Unfit(Exception):
-    """The job cannot run here, or like this; one line that says what to do."""
+    """The job cannot run here or in this way. The text is one line that explains what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +189,11 @@ def job_of(environment: Mapping[str, str]) -> str:
 
 
 def step_words(environment: Mapping[str, str], srun: str, deaf: Path, words: Sequence[str]) -> list[str]:
-    """Return the command that runs this program as a job step, by a shell. Only steps hear the signal to vacate.
+    """Return the shell command that runs this program as a job step, since only steps receive the signal to vacate.
 
-    Until we listen, the signal must not kill us: a shell in the step ignores it. In the milliseconds before that it
-    does kill the step. Then the file `deaf` is still there, and the step is run again: it knows of the signal.
+    The signal must not kill the program before it listens, so a shell in the step ignores it until then. In the
+    milliseconds before the shell runs, the signal does kill the step. The file `deaf` is then still there, and the step
+    is run again with the information that the signal was sent.
     """
     program = [sys.executable, "-P", "-m", "gleaner.agent.user_job.main", *words]
     cpus = environment.get("SLURM_CPUS_ON_NODE", "1")
@@ -200,13 +203,13 @@ def step_words(environment: Mapping[str, str], srun: str, deaf: Path, words: Seq
 
 
 def become_step(environment: Mapping[str, str], number: str, options: RunOptions, words: Sequence[str]) -> NoReturn:
-    """Replace this process by a job step that runs the same command. Raises `Unfit`."""
+    """Replace this process with a job step that runs the same command. Raises `Unfit`."""
     srun = shutil.which("srun")
     if srun is None:
         raise Unfit("there is no srun on the PATH of the job")
-    deaf = deaf_file(root_of(options.storage), number)  # all nodes share this folder: the step sees the file
-    with suppress(OSError):  # without the file the step is not run again; what is wrong with the folder, the step says
-        if environment.get("SLURM_RESTART_COUNT", "0") == "0":  # later, a missing folder means that it is not shared
+    deaf = deaf_file(root_of(options.storage), number)  # all nodes share this folder, so the step sees the file
+    with suppress(OSError):  # without the file the step is not run again, and the step reports the fault of the folder
+        if environment.get("SLURM_RESTART_COUNT", "0") == "0":  # at a later start, a missing folder is not shared
             deaf.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         deaf.touch()
     again = step_words(environment, srun, deaf, words)
@@ -263,7 +266,7 @@ def user_job(options: RunOptions, number: str, signals: Signals) -> UserJob:
 
 
 def facts_of(runtime: Runtime, spec: ContainerSpec) -> NodeFacts:
-    """Return the facts of this node. If its CRIU saves no internet sockets, say so now, not when a save has failed."""
+    """Return the facts of this node. If its CRIU cannot save internet sockets, warn now and not after a failed save."""
     facts = node_facts(runtime.facts(), cpus=spec.cpus, memory_mib=spec.memory_mib)
     if fields := internet_socket_warning(facts.criu, facts.kernel, cannot_ask_passcred=cannot_ask_passcred()):
         say(fields)
@@ -271,12 +274,12 @@ def facts_of(runtime: Runtime, spec: ContainerSpec) -> NodeFacts:
 
 
 def plan_of(job: SlurmJobRecord, options: RunOptions, began_s: float) -> SavePlan:
-    """Return the plan that says when the job is saved."""
+    """Return the plan for when the job is saved."""
     return SavePlan(end_s=job.end_s, kill_wait_s=kill_wait_s(), every_s=options.save_every_s, began_s=began_s)
 
 
 def check_places(results: Path, begin_with: Path | None) -> None:
-    """Check the folders before the job starts, not after a week of computing. Raises `Unfit`."""
+    """Check the folders before the job starts and not after a week of computing. Raises `Unfit`."""
     if results.exists():
         raise Unfit(f"{results} exists already: move it, or choose another folder with --results")
     if not os.access(results.parent, os.W_OK | os.X_OK):
@@ -288,13 +291,13 @@ def check_places(results: Path, begin_with: Path | None) -> None:
 
 
 def root_of(storage: Path | None) -> Path:
-    """Return the folder of this user's jobs on this cluster: job numbers mean nothing on another cluster."""
+    """Return the folder of this user's jobs on this cluster, since another cluster reuses the same job numbers."""
     cluster = os.environ.get("SLURM_CLUSTER_NAME", "cluster")
     return (storage or Path.home() / ".gleaner").absolute() / cluster
 
 
 def meet_helper(number: str) -> tuple[RuncRuntime, Mapping[str, Any], Callable[[], object]]:
-    """Return the runtime, the helper's grant for the job, and a function that asks the helper again. Raises `Unfit`."""
+    """Return the runtime, the helper's grant for the job, and a function that renews the grant. Raises `Unfit`."""
     settings = config.load()
     if not settings.user_jobs_key:
         raise Unfit("this node does not serve user jobs: an admin sets user_jobs_key (docs/admin/install.md)")
@@ -320,7 +323,7 @@ def meet_helper(number: str) -> tuple[RuncRuntime, Mapping[str, Any], Callable[[
 
 
 def stay_alone(handshakes: Path, number: str) -> None:
-    """Take the lock of this job's `glean run` on this node until we end: two would use the same folder."""
+    """Hold the lock of this job's `glean run` on this node until we end, since two would use the same folder."""
     folder = os.open(handshakes, os.O_RDONLY | os.O_DIRECTORY)  # never closed
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
 """`glean run`: a user's own Slurm job, whose container is saved and restored wherever Slurm starts the job again.
 
 `job.executor` does the steps of `job.lifecycle`, as for an agent. This module starts such a job and decides when to
-save it; `slurm_reporter` reports to Slurm and to the job's owner.
+save it, and `slurm_reporter` reports to Slurm and to the job's owner.
 """
 
 import asyncio
@@ -34,20 +34,20 @@ from gleaner.agent.user_job.when_to_save import SavePlan, SaveWish, by_clock, by
 
 _TICK_S = 1.0
 _AGAIN_S = 2.0
-"""The pause between two tries to save it."""
+"""The pause between two tries to save the job."""
 _MEASURE_EVERY_S = 10.0
 _ASK_EVERY_S = 60.0
 _SLURM_KILLS_WITHIN_S = 120.0
-"""Slurm ends our process after a requeue; if it has not by then, we exit by ourselves."""
+"""The time for which Slurm can take to end our process after a requeue, before we exit on our own."""
 
 Signals: TypeAlias = "queue.SimpleQueue[int]"
-"""The numbers of the signals that have come."""
+"""The numbers of the signals that have arrived."""
 _OVER = 0
-"""No signal has this number: the job is over."""
+"""A number that no signal has, for the end of the job."""
 
 
 def listen_for_signals() -> Signals:
-    """Receive signals from now on, and do not end by them."""
+    """Receive signals from now on, instead of being ended by them."""
     signals: Signals = queue.SimpleQueue()
     for number in (signal.SIGUSR1, signal.SIGTERM):
         signal.signal(number, lambda number, _: signals.put(number))
@@ -68,13 +68,13 @@ class UserJob:
     begin_with: Path | None
     signals: Signals
     readmit: Callable[[], object] = lambda: None
-    """Has the node's helper make the job's folder again: it was removed with a container that did not start."""
+    """Has the node helper make the job's folder again, after it was removed with a container that did not start."""
     say: Callable[[str], None] = say
     clock: Clock = field(default_factory=SystemClock)
     executor: Executor = field(init=False)
     _reporter: SlurmReporter = field(init=False)
     _pending: list[int] = field(default_factory=list[int])
-    """Signals that were not obeyed yet."""
+    """Signals that have not been obeyed yet."""
     _has_container: bool = False
     _last_measurement_s: float = 0.0
     _last_look_s: float = field(init=False)
@@ -107,7 +107,7 @@ class UserJob:
         )
 
     def run(self) -> int:
-        """Run the job to its end; return the workload's exit code, or another if the workload did not exit."""
+        """Run the job to its end. Return the workload's exit code, or another one if the workload did not exit."""
         asyncio.run(self._run_job())
         if self._reporter.is_requeued:
             self._wait_for_slurm()
@@ -125,7 +125,7 @@ class UserJob:
         await running
 
     def _next_signal(self) -> int | None:
-        """Wait for a signal, for a tick at most."""
+        """Wait for a signal for at most one tick."""
         try:
             return self.signals.get(timeout=_TICK_S)
         except queue.Empty:
@@ -142,8 +142,8 @@ class UserJob:
     def _start_from_newest(self) -> lifecycle.Started | lifecycle.NotStarted:
         """Start the job, or restore it from the newest checkpoint that can be read here.
 
-        A checkpoint that cannot be read is set aside once an older one is restored. If none can be read, perhaps the
-        node is to blame: all of them stay, and the job does not start from the beginning.
+        An unreadable checkpoint is set aside once an older one has been restored. If no checkpoint can be read, the
+        node might be to blame, so all of them stay and the job does not start from the beginning.
         """
         broken: list[tuple[Checkpoint, str]] = []
         while True:
@@ -183,7 +183,7 @@ class UserJob:
             workdir_tar.unpack(workdir_tar.pack(self.begin_with), place)
 
     async def _find_missed_signal(self) -> None:
-        """Find out if a signal came before our step existed: Gleaner has written it into the job's comment, too."""
+        """Find out from the job's comment, where Gleaner also records a signal, if one came before our step existed."""
         if self._pending or not self.signals.empty():
             return
         job = await asyncio.to_thread(self.slurm_job.look)
@@ -193,7 +193,7 @@ class UserJob:
     # ── when it is saved ──
 
     async def _obey_pending(self) -> None:
-        """Obey the signals that came meanwhile."""
+        """Obey the signals that have arrived since the last time."""
         with suppress(queue.Empty):
             while True:
                 self._pending.append(self.signals.get_nowait())
@@ -212,8 +212,8 @@ class UserJob:
     async def _obey(self, number: int) -> None:
         """Do what a signal asks for, or leave it for later.
 
-        Before the job has begun and during a save, it can only be asked to vacate: a periodic save becomes the last
-        one, and somebody else may have requeued the job.
+        Before the job has begun and during a save, the job can only be asked to vacate. A periodic save then becomes
+        the last one, and the job might have been requeued by someone else.
         """
         wish = await asyncio.to_thread(self._wish_of_signal, number)
         is_to_vacate = wish in (SaveWish.VACATE, SaveWish.VACATE_REQUEUED)
@@ -237,7 +237,7 @@ class UserJob:
     def _wish_of_signal(self, number: int) -> SaveWish:
         job = self.slurm_job.look()
         if job is not None:
-            self.plan = replace(self.plan, end_s=job.end_s)  # a job that is preempted ends after its grace time
+            self.plan = replace(self.plan, end_s=job.end_s)  # a preempted job ends after its grace time
         return by_signal(number, job)
 
     def _wish_of_clock(self) -> SaveWish | None:
@@ -252,7 +252,7 @@ class UserJob:
         executor = self.executor
         save_s = executor.context.estimates.all_s([executor.load])
         wish = by_clock(self.plan, now_s=now_s, since_s=executor.since_s, save_s=save_s)
-        if wish is None and executor.checkpoints.needs_full_checkpoint:  # at the end a full save may take too long
+        if wish is None and executor.checkpoints.needs_full_checkpoint:  # at the end a full save might take too long
             is_due = now_s >= early_save_s(executor.since_s, exit_by_s=self.plan.end_s or math.inf)
             wish = SaveWish.SAVE if is_due else None
         return None if now_s < executor.since_s + _AGAIN_S else wish
@@ -260,7 +260,7 @@ class UserJob:
     # ── how it ends ──
 
     def _clean(self) -> None:
-        """Remove the rest of a container that did not start; one that did was removed by the executor."""
+        """Remove the remains of a container that did not start. The executor has removed one that did."""
         if self._has_container:
             return
         try:
@@ -269,7 +269,7 @@ class UserJob:
             self.say(f"cannot remove the container; Slurm's Epilog will: {error}")
 
     def _wait_for_slurm(self) -> None:
-        """Wait for Slurm's signal if no container started: the rest of the job's script must not run now."""
+        """Wait for Slurm's signal if no container started, because the rest of the job's script must not run now."""
         if self._has_container or self._pending:
             return
         with suppress(queue.Empty):

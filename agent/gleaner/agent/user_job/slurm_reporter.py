@@ -39,7 +39,7 @@ def say(line: str) -> None:
 
 
 class OutputRelay:
-    """Passes the container's output on to our own standard streams as it comes."""
+    """Passes the container's output on to our own standard streams as it arrives."""
 
     def __init__(self, chunks: Iterator[tuple[int, bytes]], say: Callable[[str], None], clock: Clock) -> None:
         self._chunks = chunks
@@ -61,7 +61,7 @@ class OutputRelay:
             self._say(f"its output cannot be passed on any more: {error}")
 
     def drain(self) -> None:
-        """Wait until all that a paused container wrote has come through."""
+        """Wait until all output of a paused container has arrived."""
         give_up_s = self._clock.monotonic_s() + _QUIET_WITHIN_S
         since_s = self._clock.monotonic_s()
         while (now_s := self._clock.monotonic_s()) < give_up_s and now_s < max(self._last_output_s, since_s) + _QUIET_S:
@@ -87,7 +87,7 @@ class SlurmReporter:
     """The folder into which the owner wants the job's files."""
     clock: Clock
     obey_signals: Callable[[], Awaitable[None]]
-    """Obeys signals: perhaps somebody else has requeued the job."""
+    """Obeys signals, which might show that the job has been requeued by someone else."""
     say: Callable[[str], None] = say
     wish: SaveWish | None = None
     """Why the job is saved."""
@@ -150,7 +150,7 @@ class SlurmReporter:
         """Do nothing: `record_save` has put the checkpoint into the catalog."""
 
     def store_results(self, exit_code: int) -> Results:
-        """Deliver the job's folder, once; then its checkpoints are not needed any more."""
+        """Deliver the job's folder once, after which its checkpoints are no longer needed."""
         self.exit_code = exit_code
         try:
             deliver(self.folder, self.results)
@@ -164,7 +164,7 @@ class SlurmReporter:
         return Results()
 
     def report_exit(self, exit_code: int, reason: str, results: Results, spent: Slice, *, out_of_memory: bool) -> None:
-        """Say if it was the memory limit; all else our own exit code tells."""
+        """Tell the owner if the memory limit ended the job. Our own exit code shows everything else."""
         if line := memory_limit_reached(self.assignment) if out_of_memory else reason:
             self.say(line)
 
@@ -199,7 +199,7 @@ class SlurmReporter:
             self.say(f"what was saved cannot be removed: {error}")
 
     def _requeue(self, what: str, *, held: bool = False) -> None:
-        """Have Slurm start the job again, unless somebody else has. Raises `NotRequeued`."""
+        """Have Slurm start the job again, unless it has already been requeued. Raises `NotRequeued`."""
         if self.wish is SaveWish.VACATE_REQUEUED:
             self.say(f"{what}; the job has been requeued")
         else:
@@ -210,15 +210,15 @@ class SlurmReporter:
 
 
 def deliver(place: Path, results: Path) -> None:
-    """Copy a job's folder to its owner's place; it becomes visible there as a whole. Skip an empty folder."""
+    """Copy a job's folder to its owner's folder, where it becomes visible as a whole. Skip an empty folder."""
     if not any(place.iterdir()):
         return
     draft = results.with_name(f".{results.name}.new")
     draft.mkdir(exist_ok=True)
     workdir_tar.unpack(workdir_tar.pack(place), draft)
-    sync_tree(draft)  # the checkpoints are removed after this, and then these files are all that is left
+    sync_tree(draft)  # the checkpoints are removed next, so these files are then all that is left
     draft.rename(results)
-    with suppress(PermissionError):  # its owner may write in this folder, but not list it
+    with suppress(PermissionError):  # its owner might be able to write in this folder but not to list it
         sync_folder(results.parent)
 
 
