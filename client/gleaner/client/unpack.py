@@ -111,8 +111,7 @@ def fetch(
 
 
 def _record_of(folder: Path, job: int) -> _Record | None:
-    """Return the record of what was fetched into the folder; None if the folder is empty or missing. Raises
-    `ClientError`."""
+    """Return the record of an earlier fetch into the folder; None if it is empty or missing. Raises `ClientError`."""
     with suppress(OSError, ValidationError), openat.closing_fd(os.open(folder, openat.FOLDER)) as there:
         if not openat.entries(there):
             return None

@@ -46,7 +46,7 @@ LARGER_BODIES_BYTES = {
     "/v1/uploads/[^/]+/[^/]+": PART_BYTES,
     "/v1/jobs": 8 * 2**20,  # a campaign of 100,000 jobs
     "/v1/agents/[^/]+/register": 2**20,
-    "/v1/jobs/[0-9]+/attempts/[0-9]+/log": 2 * 2**20,  # agents halve a batch that is refused
+    "/v1/jobs/[0-9]+/attempts/[0-9]+/log": 2 * 2**20,  # agents halve a refused batch
 }
 """The largest body for each path. Rejecting an invalid body of this size takes control less than a second."""
 
@@ -95,7 +95,7 @@ class Caller:
             )
 
     def acts_for(self, named: str | None) -> str:
-        """Return the named group, or the caller's if none is named. Raises 422 if neither exists, and 403."""
+        """Return the named group, or the caller's group if none is named. Raises 422 if there is neither, and 403."""
         group = named or self.identity.group
         if group is None:
             raise HTTPException(422, "group: an admin's token has no group, so name the one that is meant")
@@ -108,7 +108,7 @@ class Caller:
         return snapshot(self.state.engine)
 
     def writing(self) -> AbstractContextManager[Connection]:
-        """Return one transaction. Only the leader writes. Another control program answers 503 and names the leader."""
+        """Return one transaction. Only the leader writes, and other control programs answer 503 and name the leader."""
         return self.state.writing()
 
 
@@ -120,7 +120,7 @@ class TokenLookup:
 
     def __init__(self, state: ControlState) -> None:
         self._state = state
-        clock = lambda: state.clock()  # noqa: E731, PLW0108  # tests put in their own clock later
+        clock = lambda: state.clock()  # noqa: E731, PLW0108  # tests set their own clock later
         self._found = SmallCache[bytes, Identity | None](clock, at_most=REMEMBERED_AT_MOST)
 
     async def identity(self, secret: str) -> Identity | None:
@@ -151,7 +151,7 @@ class Gate:
         self._munged = MungeLogin(state.settings.munge) if takes_munge else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer 401 if the token is unknown, and 413 if the declared length of the body is too large."""
+        """Answer 401 for an unknown token, and 413 if the declared length of the body is too large."""
         if scope["type"] == "http" and scope["path"] != OPEN_PATH:
             headers = Headers(scope=scope)
             try:
@@ -202,7 +202,7 @@ def largest_body(path: str) -> int:
 
 
 def _bounded(receive: Receive, declared: str, path: str) -> Receive:
-    """Return the body. A body that exceeds the route's limit raises 413, a declared length even before it is read."""
+    """Return the body. A body above the route's limit raises 413, even before it is read if its length is declared."""
     most_bytes, seen_bytes = largest_body(path), 0
     too_large = HTTPException(413, f"the body is larger than {most_bytes // 2**10} KiB: send less at once")
     if not declared.isdecimal() or int(declared) > most_bytes:

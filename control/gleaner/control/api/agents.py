@@ -1,4 +1,4 @@
-"""The requests of agents: register, claim, heartbeat, deregister. An agent can act only under its own name."""
+"""The requests of agents, such as claims and heartbeats. An agent can act only under its own name."""
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
@@ -32,7 +32,7 @@ router = APIRouter(prefix="/v1/agents", tags=["agents"])
 
 
 def _answer(message: BaseModel) -> Response:
-    """Return the message as a response. FastAPI would validate it again, in another turn of its thread pool."""
+    """Return the message as a response, which FastAPI does not validate again in its thread pool."""
     return Response(message.model_dump_json(), media_type="application/json")
 
 
@@ -58,7 +58,7 @@ def _secret(caller: Caller, db: Connection, group: str, url: str) -> CredentialG
 
 @router.post("/{name}/register", responses=documented(404, 409, 413, 422))
 def register(caller: OwnAgent, registration: Registration) -> Welcome:
-    """Register the agent with the properties of its node and its planned end. Registering again is no error."""
+    """Register the agent with the properties of its node and its planned end. Registering again is not an error."""
     queue = caller.state.settings.queue
     with caller.writing() as db:
         agents.register(db, caller.name, registration, lease_s=queue.lease_s, now_s=caller.now_s)
@@ -137,7 +137,7 @@ def take_delivery(caller: OwnAgent) -> Response:
 
 @router.post("/{name}/delivered", status_code=204, responses=documented(404, 409, 413, 422))
 def end_delivery(caller: OwnAgent, report: DeliveryReport) -> None:
-    """Record the end of a try to deliver a result. The report of an older try is refused (409)."""
+    """Record the outcome of a try to deliver a result. The report of an older try is refused (409)."""
     tries = caller.state.settings.outputs.tries
     with caller.writing() as db:
         deliveries.record_end(db, report, agent=caller.name, most_failures=tries, now_s=caller.now_s)

@@ -1,6 +1,6 @@
 """The HTTP API of one `ControlState`, on two ports.
 
-It contains no SQL and no decisions, which the queue and policies make.
+It contains no SQL, which is in the queue, and no decisions, which are made by the policies.
 """
 
 from collections.abc import Collection

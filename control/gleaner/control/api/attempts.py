@@ -1,6 +1,6 @@
 """Agents' reports of their attempts. A report of an attempt that is not current is refused (409) and changes nothing.
 
-Repeating exactly the same report is no error, because the answer to the first one might have been lost.
+Repeating exactly the same report is not an error, because the answer to the first one might have been lost.
 """
 
 from typing import Annotated
@@ -61,13 +61,13 @@ def checkpointed(caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: 
 
 @router.post("/completed", status_code=204, responses=_ANSWERS)
 def completed(caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Completed) -> None:
-    """Record that the workload exited by itself."""
+    """Record that the workload exited on its own."""
     _take(caller, job, attempt, report, verb="completed")
 
 
 @router.post("/return", status_code=204, responses=_ANSWERS)
 def returned(caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Returned) -> None:
-    """Record that the attempt ended without a new checkpoint and without an exit of the workload."""
+    """Record that the attempt ended with neither a new checkpoint nor an exit of the workload."""
     _take(caller, job, attempt, report, verb="return")
 
 
@@ -76,7 +76,7 @@ def returned(caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Retu
 def fix_input(caller: SomeAgent, job: JobPath, attempt: AttemptPath, fetched: InputFetched) -> InputFixed:
     """Fix the content of an input from a URL.
 
-    Return the content that was fixed first, or null, after which the agent stores its own and asks again.
+    Return the content that was fixed first, or null if none was. The agent then stores its own content and asks again.
 
     All later slices and all jobs of the same submission read this content.
     """
@@ -86,7 +86,7 @@ def fix_input(caller: SomeAgent, job: JobPath, attempt: AttemptPath, fetched: In
             group = queries.job_row(db, job).group
         try:
             state.storage.open(input_key(group, fetched.content), fetched.digest)
-        except ArchiveBroken:  # it may not be visible yet
+        except ArchiveBroken:  # it might not be visible yet
             fetched = fetched.model_copy(update={"digest": None})
     with caller.writing() as db:
         row = attempts.running_job(db, job, attempt, caller.name)
@@ -97,5 +97,5 @@ def fix_input(caller: SomeAgent, job: JobPath, attempt: AttemptPath, fetched: In
 
 @router.post("/log", status_code=204, responses=_ANSWERS)
 def log(caller: SomeAgent, job: JobPath, attempt: AttemptPath, lines: LogLines) -> None:
-    """Store lines of the job's output. Lines that are already stored stay as they are."""
+    """Store lines of the job's output. Lines that are already stored do not change."""
     _take(caller, job, attempt, lines, verb="log")

@@ -5,8 +5,8 @@ The id appears in the request's lines in control's log, in its audit line, and i
 A line names the caller, the caller's address, the request and its outcome. A separate thread writes the line before the
 answer is sent, so that a disk that hangs delays only writing requests. If a line cannot be written, it goes to
 control's log, and the request is still answered. If control is killed after a write and before its answer, the write is
-recorded only in the events of its jobs. Unknown callers could fill the log, so only a few refused ones (401) are logged
-each minute.
+recorded only in the events of its jobs. Unknown callers could fill the log, so only a few of their refused requests
+(401) are logged each minute.
 """
 
 import json
@@ -81,7 +81,7 @@ class _Loud(RotatingFileHandler):
     """A file handler that raises its errors, so that we can report them."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        raise  # noqa: PLE0704  # it is called where the error is being handled
+        raise  # noqa: PLE0704  # it is called while the error is being handled
 
 
 class Audit:
@@ -93,7 +93,7 @@ class Audit:
         self._agents = state.settings.audit.agents
         self._one_by_one = CapacityLimiter(1)
         self._unknown: Counter[int] = Counter()
-        """The unknown callers of the present minute."""
+        """The number of unknown callers in the current minute."""
 
     async def note(self, scope: Scope, status: int) -> None:
         """Write the line of a request once the status of its answer is known."""
@@ -135,7 +135,7 @@ def line_of(scope: Scope, status: int, *, now_s: float, caller: Caller | None) -
 
 
 class RequestRecord:
-    """The outermost middleware of an app. It keeps an id that the caller has sent if it is a plain word."""
+    """The outermost middleware of an app. It uses the id that the caller has sent, if that is a plain word."""
 
     def __init__(self, app: ASGIApp, *, audit: Audit, meters: Instruments) -> None:
         self._app = app
@@ -143,7 +143,7 @@ class RequestRecord:
         self._meters = meters
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on. Its id stays set until its task ends, because other middleware may answer later."""
+        """Pass the request on. Its id stays set until its task ends, because other middleware might answer later."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -165,7 +165,7 @@ class RequestRecord:
 
         try:
             await self._app(scope, receive, sending)
-        except Exception:  # a bug of ours: a middleware further out sends the answer
+        except Exception:  # our bug, which a middleware further out answers
             if not has_status:
                 await self._audit.note(scope, BUG)
             raise

@@ -58,7 +58,7 @@ def list_campaigns(caller: User, wanted: Annotated[CampaignFilter, Query()]) -> 
 
 @router.get("/v1/campaigns/{campaign}/detail", responses=documented(404, 422))
 def show_detail(caller: User, campaign: CampaignPath) -> CampaignDetail:
-    """Return what was submitted, the progress of the campaign, the causes of its failures, and its node time."""
+    """Return the campaign's specification, its progress, the causes of its failures, and its node time."""
     keep_s = caller.state.settings.outputs.keep_s
     with caller.reading() as db:
         _own_campaign(caller, db, campaign)
@@ -81,7 +81,7 @@ def show(caller: User, campaign: CampaignPath) -> CampaignStatus:
 
 @router.get("/v1/campaigns/{campaign}/results", responses=documented(404, 422))
 def results(caller: User, campaign: CampaignPath, after: After = 0) -> tuple[ResultRow, ...]:
-    """Return a page of what identifies the results of the campaign's jobs, by ascending job, above the job `after`."""
+    """Return a page of rows that identify the results of the campaign's jobs, in order, for jobs above `after`."""
     with caller.reading() as db:
         _own_campaign(caller, db, campaign)
         return queries.results(db, caller.state.settings.storage.folder, campaign=campaign, after=after)

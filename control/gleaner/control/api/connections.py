@@ -35,7 +35,7 @@ class DoorConnection(socket.socket):
     """An accepted connection. Only the event loop's thread touches it."""
 
     def __init__(self, listener: "DoorListener", fileno: int, key: tuple[str, int]) -> None:
-        # asyncio sends small answers at once only on TCP sockets; otherwise each would wait for the client's ACK
+        # only on TCP sockets does asyncio send small answers at once, without waiting for the client's ACK
         super().__init__(listener.family, listener.type, socket.IPPROTO_TCP, fileno)
         self._listener = listener
         self._key = key
@@ -49,7 +49,7 @@ class DoorConnection(socket.socket):
         (self._listener.answered if is_answered else self._listener.idle)[self._key] = self
 
     def allow(self, duration_s: float | None) -> None:
-        """Close the connection after this time, unless the next call comes first. None: never."""
+        """Close the connection after this time, unless this method is called again before. None means never."""
         if self._end is not None:
             self._end.cancel()
         self._end = None
@@ -84,9 +84,9 @@ class DoorListener(socket.socket):
         self._at_most = at_most
         self.patience = patience
         self.idle: dict[tuple[str, int], DoorConnection] = {}
-        """By the address of the client, the one that is idle longest first."""
+        """Idle connections by the client's address, the one that has been idle longest first."""
         self.answered: dict[tuple[str, int], DoorConnection] = {}
-        """Those whose requests are under way."""
+        """Connections with a request in progress."""
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Accept a connection if there is room for it.
@@ -95,7 +95,7 @@ class DoorListener(socket.socket):
         """
         if len(self.idle) + len(self.answered) >= self._at_most:
             next(iter((self.idle or self.answered).values())).hang_up()
-            raise BlockingIOError  # the event loop closes it before it asks for a connection again
+            raise BlockingIOError  # the event loop closes the oldest before it accepts again
         accepted, address = super().accept()
         connection = DoorConnection(self, accepted.detach(), address[:2])
         connection.allow(self.patience.first_s)
@@ -117,7 +117,7 @@ class Timed:
         host, port = scope["client"]
         patience, key = self._listener.patience, (host, port)
         connection = self._listener.idle.get(key) or self._listener.answered.get(key)
-        if connection is None:  # it was closed while its request was on the way
+        if connection is None:  # it was closed before its request was handled
             await Response(status_code=503)(scope, receive, send)
             return
         scope["client"] = (host.removeprefix("::ffff:"), port)  # IPv6 sockets show an IPv4 caller in this form
@@ -129,7 +129,7 @@ class Timed:
 
         async def receiving() -> Message:
             nonlocal is_whole
-            if is_whole:  # the only message that can still come is that the client has disconnected
+            if is_whole:  # the only message still to come is that the client has disconnected
                 return await receive()
             connection.allow(ends_s - loop.time())
             message = await receive()

@@ -27,8 +27,7 @@ Subject = Annotated[
 
 @router.get("", responses=documented(422))
 def about(caller: User, subject: Subject, limit: Annotated[int, Query(ge=1, le=100)] = 20) -> list[DecisionRow]:
-    """Return the latest decisions about a job, the newest first, or none if the caller is not allowed to see the
-    job."""
+    """Return the latest decisions about a job, the newest first, or none if the caller is not allowed to see it."""
     with caller.reading() as db:
         found = decisions.latest(db, subject, limit)
         return [each for each in found if _may_see(caller, db, each)]

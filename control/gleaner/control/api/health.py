@@ -1,7 +1,7 @@
 """The health of control: the only answer that needs no token.
 
-The answer comes from memory, so nothing that hangs makes it wait. A step of control (`own_checks`) writes to the
-database, and another reads the storage.
+The answer comes from memory, so that it never waits for anything that hangs. One step of control (`own_checks`) tests
+the database by writing to it, and another step reads the storage.
 """
 
 from fastapi import APIRouter, Request, Response
@@ -15,7 +15,7 @@ router = APIRouter(tags=["health"])
 
 @router.get("/health", responses={503: {"model": Health, "description": "The database or the storage does not work"}})
 async def health(request: Request, response: Response) -> Health:
-    """Return the health of control: it answers, leads, reaches its database, and its steps do not fail."""
+    """Return the health of control: whether it leads, reaches its database, and runs its steps without failures."""
     state: ControlState = request.app.state.control_state
     queue, storage = state.trouble("database"), state.trouble("storage")
     works = queue == storage == "ok"

@@ -1,7 +1,7 @@
-"""Container images that groups bring themselves: push, list, show, remove, publish.
+"""The container images that groups push. Routes push, list, show, remove and publish them.
 
-All users of a group can push images and use those of the others. The user who has pushed an image, a manager of the
-group, and an admin can give its name to another image or remove it.
+All users of a group can push images and use the images of the others. The user who has pushed an image, a manager of
+the group, and an admin can give its name to another image or remove it.
 """
 
 from typing import Annotated, BinaryIO

@@ -1,4 +1,4 @@
-"""Inputs: the files and folders that jobs read. Callers ask which of them are missing, and store these.
+"""The inputs of jobs, which are files and folders. Callers ask which inputs are missing, and store those.
 
 All users of a group can use an input that one of them has stored, if they know the SHA-256 of its content.
 """

@@ -92,7 +92,7 @@ class Instruments:
 
 
 def gauges(families: Mapping[str, Family]) -> CollectorRegistry:
-    """Return a registry of gauges with the present values."""
+    """Return a registry of gauges with the current values."""
     registry = CollectorRegistry()
     for name, (meaning, label, values) in families.items():
         gauge = Gauge(name, meaning, [label] if label else [], registry=registry)

@@ -1,4 +1,4 @@
-"""Jobs as their owners see them: submit, list, show, hold, release, cancel, migrate, priority, log, output.
+"""The routes for users' jobs, which submit, list, show, hold, release, cancel and migrate them, among others.
 
 A user sees the jobs of the user's group, and can change the jobs that the user has submitted. A manager can change all
 jobs of the group. An admin can change all jobs.
@@ -107,7 +107,7 @@ def _changed(caller: Caller, job: int, act: Callable[[Connection], object]) -> J
 
 
 def _nodes_memory(db: Connection, known: Iterable[NodeOutlook]) -> frozenset[int]:
-    """Return the memory of the nodes, and the part that agents leave for jobs. Rounding must not exceed either."""
+    """Return the memory of the nodes and the part left for jobs, which a rounded request must not exceed."""
     return queries.memory_offered(db) | {place.memory_mib for place in known}
 
 
@@ -185,7 +185,7 @@ def submission_rules(caller: Caller, db: Connection, *, cpus: int, memory: Colle
         raise Invalid(too_large(wish, known))
     return jobs.SubmissionRules(
         default_retries=state.settings.queue.retries,
-        nodes_memory=_nodes_memory(db, known) if known else memory,  # unknown, so the job may fit
+        nodes_memory=_nodes_memory(db, known) if known else memory,  # unknown, so the job might fit
         longest_s=state.settings.rounds.longest_s,
         quotas=state.quotas,
         mounts=state.settings.inputs.mounts,
@@ -317,7 +317,7 @@ def deliver(caller: User, job: JobPath) -> JobRow:
 
 @router.post("/{job}/migrate", responses=documented(404, 409, 413, 422))
 def migrate(caller: User, job: JobPath, wanted: Annotated[MigrateRequest, examples.A_MIGRATION]) -> JobRow:
-    """Save the job now, and let it continue on another node: on `to`, or on any node but its present one."""
+    """Save the job now, and let it continue on the node `to`, or on any node but its current one."""
     return _changed(caller, job, lambda db: relocation.ask(db, job, to=wanted.to, by=caller.name, now_s=caller.now_s))
 
 
@@ -345,7 +345,7 @@ def log(
 
 @router.get("/{job}/result", responses=documented(404, 422))
 def result(caller: User, job: JobPath) -> ResultRow:
-    """Return what identifies the job's result, and the storage folder in which it lies."""
+    """Return a row that identifies the job's result, with its folder in the storage."""
     with caller.reading() as db:
         user_job(caller, db, job)
         (row,) = queries.results(db, caller.state.settings.storage.folder, job=job)

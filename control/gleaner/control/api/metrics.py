@@ -21,16 +21,16 @@ agents_router = APIRouter(tags=["metrics"])
 _DOCUMENTED = documented() | {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 
 
-# response_class: without its own media type, which would also apply to the errors
+# the response_class has no media type, because that would also apply to the errors
 @agents_router.get("/metrics", response_class=Response, responses=_DOCUMENTED)
 def agents_metrics(caller: Metrics) -> Response:
-    """Return the metrics of the agents' port in Prometheus' text format."""
+    """Return the metrics of the agents' port in the text format of Prometheus."""
     return Response(generate_latest(caller.meters.registry), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/metrics", response_class=Response, responses=_DOCUMENTED)
 def metrics(caller: Metrics) -> Response:
-    """Return the metrics of the people's port and the state of the whole system, in Prometheus' text format."""
+    """Return the metrics of the people's port and the state of the whole system, in the text format of Prometheus."""
     text = generate_latest(caller.meters.registry) + generate_latest(gauges(_families(caller)))
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 

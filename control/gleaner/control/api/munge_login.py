@@ -2,7 +2,7 @@
 
 The request has the headers `Authorization: Munge CREDENTIAL` and `Gleaner-Proof: NONCE DIGEST`, where DIGEST is the
 SHA-256 of its body. The credential is checked before the body is read, so control reads bodies only from authenticated
-callers. Each credential is accepted once. munged ensures this, and so does a memory of the nonces here, because a
+callers. Each credential is accepted once. munged ensures this, and this module also remembers the nonces, because a
 restarted munged has forgotten its credentials. If two control programs run, each remembers only its own nonces, but
 only one of them writes.
 """
@@ -29,7 +29,7 @@ from gleaner.control.slurm.munge import TTL_S, MungeAway, MungeRefused, decode, 
 
 PROOF = "gleaner-proof"
 SKEW_S = 5
-"""The largest difference between the two nodes' clocks, by munge's times."""
+"""The largest difference between the clocks of the two nodes, as shown by munge's times."""
 REMEMBERED_AT_MOST = 10_000
 """The number of credentials of each user that are remembered."""
 LONGEST_CREDENTIAL = 4096
@@ -67,7 +67,7 @@ class Once:
 
 
 class MungeLogin:
-    """The caller, as identified by munge."""
+    """Identifies callers by munge."""
 
     def __init__(self, settings: MungeSettings) -> None:
         self._settings = settings
@@ -102,19 +102,19 @@ class MungeLogin:
             raise _unauthorized(f"this munge credential is older than {TTL_S} s: are the clocks of the nodes the same?")
         user, groups = _unix_names(found.uid)
         identity = identity_of(user, groups, self._settings.allow)
-        if identity is None:  # before anything is stored, so that strangers use no memory
+        if identity is None:  # checked before anything is stored, so that strangers use no memory
             raise HTTPException(403, f"no rule of [[munge.allow]] admits Unix user {user}: ask an admin")
         if not self._once.take(payload, user, until_s=found.encoded_s + TTL_S + SKEW_S, now_s=found.decoded_s):
             raise _unauthorized("this munge credential was used already")
         return identity
 
     async def with_its_body(self, headers: Headers, receive: Receive) -> Receive:
-        """Return the whole body if the credential was made for it. Raises 401 otherwise."""
+        """Return the whole body if the credential was made for it, and otherwise raise 401."""
         proof = _PROOF.fullmatch(headers.get(PROOF, ""))
         try:
             body = await Request({"type": "http"}, receive).body()
         except ClientDisconnect:
-            return receive  # it passes this on to the route
+            return receive  # the disconnection, for the route
         if proof is None or hashlib.sha256(body).hexdigest() != proof.group(2):
             raise _unauthorized("this munge credential was made for another body")
         first = iter([{"type": "http.request", "body": body}])

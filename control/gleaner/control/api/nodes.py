@@ -1,4 +1,4 @@
-"""The cluster as control last saw it, and the agents there."""
+"""The cluster as control last saw it, and its agents."""
 
 from typing import Annotated
 
@@ -104,7 +104,7 @@ def cluster(caller: User) -> ClusterStatus:
 
 @router.post("/nodes/{node}/trust", responses=documented(404, 409, 422))
 def trust(caller: Admin, node: NodePath) -> ClusterStatus:
-    """Trust a repaired node again at once, despite its earlier failures. Return the cluster now."""
+    """Trust a repaired node again at once, despite its earlier failures. Return the updated cluster."""
     with caller.writing() as db:
         if not node_health.forget(db, node):
             raise NotFound(f"nothing is held against node {node}: see `glean nodes`")

@@ -1,7 +1,7 @@
 """The only module that turns errors into answers, each of one line and without a stack trace.
 
-Every error in a route ends as a `Problem` with a fitting status. An unexpected error is a bug of ours, whose trace is
-logged, and the caller gets one line.
+Every error in a route becomes a `Problem` with a suitable status. An unexpected error is our bug. Its trace is logged,
+and the caller receives one line.
 """
 
 import traceback
@@ -39,7 +39,7 @@ EVERY_ERROR = (HTTPException, RequestValidationError, QueueError, SQLAlchemyErro
 _STATUS: Mapping[type[Exception], int] = {
     NotFound: 404, NotYours: 403, Conflict: 409, Invalid: 422, InputError: 422, StorageError: 502
 }  # fmt: skip
-"""The status for errors whose message is for the caller. A class stands before its base class."""
+"""The status for errors whose message is for the caller. A class is listed before its base class."""
 _LATER = {"Retry-After": "5"}
 
 Documented = dict[int | str, dict[str, Any]]
@@ -59,7 +59,7 @@ _log = structlog.get_logger(__name__)
 
 
 def request_id() -> str:
-    """Return the id of the present request, or "" outside of a request."""
+    """Return the id of the current request, or "" outside of a request."""
     return str(get_contextvars().get(REQUEST, ""))
 
 
@@ -85,7 +85,7 @@ def answer_to(error: Exception) -> JSONResponse:
             return answer(status, str(error))
     match error:
         case HTTPException():
-            # FastAPI answers 400 for some rare bodies that are no JSON at all; for us that is invalid input as well
+            # FastAPI answers 400 for some rare bodies that are not JSON, which is also invalid input
             status = 422 if error.status_code == 400 else error.status_code
             return answer(status, str(error.detail), headers=error.headers)
         case RequestValidationError():
@@ -95,7 +95,7 @@ def answer_to(error: Exception) -> JSONResponse:
         case QueueError() | SQLAlchemyError():
             _log.error("the queue failed", trace=_trace(error))
             return answer(503, "the queue's database failed; control's log says how", headers=_LATER)
-        case RuntimeError() if isinstance(error.__cause__, StorageError):  # in the middle of a stream, which breaks off
+        case RuntimeError() if isinstance(error.__cause__, StorageError):  # a stream ends early
             _log.error("an answer broke off", why=str(error.__cause__))
             return answer(502, str(error.__cause__))
         case _:
@@ -105,7 +105,7 @@ def answer_to(error: Exception) -> JSONResponse:
 
 
 def _trace(error: Exception) -> str:
-    # As text: a renderer that gets the exception may show local variables, which may include a token.
+    # Return text, since a renderer of exceptions might show local variables, which can include a token.
     return "".join(traceback.format_exception(error))
 
 

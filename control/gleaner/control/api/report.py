@@ -27,7 +27,7 @@ ACCOUNTED_S = 600.0
 """The time for which an answer is valid. slurmdbd needs minutes to read a month of a large cluster."""
 KINDS = ("harvested", "saving", "restoring", "starting", "lost")
 TURN_S = 5.0
-"""The longest wait for an earlier question to Slurm's accounting."""
+"""The longest wait for an earlier query to Slurm's accounting."""
 
 
 @router.get("", responses=documented(422))
@@ -107,7 +107,7 @@ def _accounted(caller: User, begin_s: float, end_s: float) -> AccountedMonth:
             begin_s,
             lambda: accounted_month.accounted(begin_s, end_s, own=os.geteuid(), timeout_s=ACCOUNTING_S),
             fresh_s=ACCOUNTED_S,
-            wait_s=TURN_S,  # whoever waits holds a thread of the API
+            wait_s=TURN_S,  # each waiting call occupies a thread of the API
         )
     except TimeoutError:
         raise HTTPException(

@@ -1,7 +1,7 @@
 """Secrets: credentials that a group stores for its jobs. Routes set, list and remove them, but never return a value.
 
-All users of a group can set secrets, and the jobs of all of them use these. The user who has set a secret, a manager of
-the group, and an admin can replace or remove it.
+All users of a group can set secrets, which all jobs of the group use. The user who has set a secret, a manager of the
+group, and an admin can replace or remove it.
 """
 
 from typing import Annotated
@@ -23,7 +23,7 @@ SecretPath = Annotated[Name, Path(description="The group's name for the secret",
 
 @router.get("", responses=documented(422))
 def list_secrets(caller: User, group: Group = None) -> tuple[SecretRow, ...]:
-    """Return the secrets of the caller's group. An admin gets those of all groups or of one."""
+    """Return the secrets of the caller's group. An admin receives those of all groups or of one."""
     only = caller.acts_for(group) if group is not None or caller.group is not None else None
     with caller.reading() as db:
         return secrets.rows(db, only)

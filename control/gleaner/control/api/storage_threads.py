@@ -38,14 +38,14 @@ def _in(threads_of: Callable[[ControlState], CapacityLimiter]) -> Callable[[Call
 
 
 READS_STORAGE = _in(lambda state: state.storage_threads)
-"""The decorator of a route that runs in one of a few threads."""
+"""The decorator of a route that uses the storage, with a few threads."""
 STORES = _in(lambda state: state.storing_thread)
-"""The decorator of a route that adds an image or an input. It takes minutes, so these routes run one after the
+"""The decorator of a route that adds an image or an input. This takes minutes, so these routes run one after the
 other."""
 
 
 async def read_on(caller: Caller, chunks: Iterator[bytes]) -> AsyncGenerator[bytes]:
-    """Yield chunks from the storage, joined to pieces, since each step through a thread takes longer than a chunk."""
+    """Yield chunks from the storage, joined into larger pieces, since each use of a thread costs more than a chunk."""
     while piece := await run_sync(_next_piece, chunks, limiter=caller.state.storage_threads):
         yield piece
 

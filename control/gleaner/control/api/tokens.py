@@ -1,7 +1,7 @@
 """Tokens for users, admins and readers of the metrics, and codes with which browsers sign in to the web page.
 
-Agents get their tokens from control at their submission. An admin sees, ends and replaces all other tokens, and a user
-only the user's own.
+Agents receive their tokens from control when they are submitted. An admin can see, end and replace all other tokens,
+and a user only the user's own.
 """
 
 from typing import Annotated
@@ -39,7 +39,7 @@ def issue(caller: Admin, request: Annotated[TokenRequest, examples.A_TOKEN_REQUE
 def list_tokens(caller: User, wanted: Annotated[TokenFilter, Query()]) -> list[TokenRow]:
     """Return the tokens of people and the sessions of browsers, the newest first. Agents' tokens are left out.
 
-    A user sees only the user's own ones.
+    A user sees only the user's own tokens.
     """
     with caller.reading() as db:
         found = tokens.people_tokens(db, now_s=caller.now_s, everything=wanted.all)
@@ -49,7 +49,7 @@ def list_tokens(caller: User, wanted: Annotated[TokenFilter, Query()]) -> list[T
 
 @router.post("/{token}/revoke", responses=documented(404, 409, 422))
 def revoke(caller: User, token: TokenId) -> TokenRow:
-    """End a token or a session. It becomes invalid within seconds. Ending a token again is no error."""
+    """End a token or a session, which becomes invalid within seconds. Ending a token again is not an error."""
     with caller.writing() as db:
         for session in web_sessions.rows(db, now_s=caller.now_s):
             if session.id == token and _may_see(caller, session):

@@ -1,4 +1,4 @@
-"""The upload of images and inputs, each of which is one file that is sent in parts.
+"""The upload of images and inputs. Each is one file that is sent in parts.
 
     STORAGE/.uploads/KIND/GROUP/HEX     the received parts, until the file is stored
 
@@ -93,7 +93,7 @@ class Upload:
             with os.fdopen(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+b") as file:
                 if file.seek(0, os.SEEK_END) > self._size_bytes:  # a part of another file
                     file.truncate(0)
-                if at <= file.seek(0, os.SEEK_END):  # sent twice, stored once
+                if at <= file.seek(0, os.SEEK_END):  # a part that is sent twice is stored once
                     file.seek(at)
                     file.write(part)
                 os.utime(file.fileno())

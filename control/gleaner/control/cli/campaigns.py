@@ -1,4 +1,4 @@
-"""`glean campaigns`, and `glean campaign show`: what was submitted, how far it is, and what failed."""
+"""`glean campaigns`, which lists campaigns, and `glean campaign show`, which shows the progress and failures of one."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -44,7 +44,7 @@ def show(campaign: Annotated[int, typer.Argument(metavar="C", min=1)], as_json: 
 
 
 def listed(found: CampaignList) -> Iterator[Table | str]:
-    """Yield the table of campaigns, and how many there are if it has not all."""
+    """Yield the table of campaigns, and the number of all campaigns if the table does not contain all."""
     yield Table.of(
         found.campaigns,
         {

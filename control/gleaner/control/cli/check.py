@@ -33,7 +33,7 @@ PRIORITY = 1_000_000
 FAILED_FOR_S = 60.0
 """The longest wait after a failed save, counted from the time at which the program was to be saved."""
 LONGER = 3
-"""If a program has not started when it is to be saved, the next slice waits this many times longer."""
+"""The factor by which the next slice waits longer if a program has not started when it is to be saved."""
 SPARE_S = 600
 """The longest computing time of a check's job, in addition to ten times `--after`, if the job is not cancelled."""
 
@@ -163,7 +163,7 @@ def check(
         try:
             found = _watch(control, job, after_s=after_s, patience_s=patience_s)
         finally:
-            with suppress(ClientError):  # it has ended by itself, or control is away; then the compute limit ends it
+            with suppress(ClientError):  # it has already ended, or control is away and the compute limit ends it
                 control.cancel(job)
     value = {"image": image, "job": job, "verdict": found.verdict, "reason": found.reason}
     exit_code = int(found.verdict is not CanBeSaved.YES)
@@ -227,13 +227,13 @@ def _watch(control: Client, job: int, *, after_s: float, patience_s: float) -> C
                 try:
                     (control.hold if act is Act.HOLD else control.release)(job)
                 except ClientError as error:
-                    if error.kind is not ErrorKind.CONFLICT:  # it has ended meanwhile
+                    if error.kind is not ErrorKind.CONFLICT:  # it has ended in the meantime
                         raise
     return CheckEnd(CanBeSaved.UNKNOWN, "its job has ended")
 
 
 def _news(detail: JobDetail) -> str:
-    """Return the present state of a check's job in one line."""
+    """Return the current state of a check's job in one line."""
     row = detail.job
     if row.state is State.RUNNING:
         return f"job {row.id} is to be saved" if row.held else f"job {row.id} runs on {row.node}"

@@ -5,5 +5,5 @@ from gleaner.control.cli import render
 
 
 def connect() -> Client:
-    """Return a connection to control, by the settings, with the user's proof of identity."""
+    """Return a connection to control according to the settings, with the user's proof of identity."""
     return Client(notice=render.remark)

@@ -1,4 +1,4 @@
-"""The verbs that explain: `why` for the state of a job, and `explain` for a decision."""
+"""The verbs `why`, which explains the state of a job, and `explain`, which shows a decision."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -51,7 +51,7 @@ def explain(decision: Decision, as_json: AsJson = False) -> Answer:
 
 
 def _is_of_now(last: DecisionRow, detail: JobDetail) -> bool:
-    """Return True if the decision concerns the job's present slice or wait, or ended the previous slice."""
+    """Return True if the decision concerns the job's current slice or wait, or ended the previous slice."""
     before = detail.attempts if detail.job.state in WAITING else detail.attempts[:-1]
     return not before or last.at_s > before[-1].claimed_s  # a start is decided at the time of its claim
 

@@ -150,7 +150,7 @@ def _registry_image(source: str) -> str | None:
 
 
 def _zstd(packed: IO[bytes]) -> Iterator[bytes]:
-    """Yield the content of a file that was compressed by zstd. A user's installation may lack the library."""
+    """Yield the content of a file that was compressed by zstd. A user's installation might lack the library."""
     try:
         import zstandard
     except ModuleNotFoundError:

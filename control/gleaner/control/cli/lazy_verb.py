@@ -1,4 +1,4 @@
-"""Verbs whose modules are imported only when they are used. Importing all modules takes longer than most verbs do."""
+"""Verbs whose modules are imported only when they are used, because importing all takes longer than most verbs."""
 
 from functools import cached_property
 from importlib import import_module
@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 class LazyVerb(TyperCommand):
     """The name and the summary of a verb, which are enough for `glean --help` and for completion in a shell.
 
-    `place` is `module:function`, or `module:app` for a verb with subcommands. (Typer keeps its types to itself.)
+    `place` is `module:function`, or `module:app` for a verb with subcommands. (Typer does not export its types.)
     """
 
     def __init__(self, name: str, line: str, place: str, **context_settings: Any) -> None:

@@ -1,4 +1,4 @@
-"""The answer of a verb; `render` alone turns it into text."""
+"""The answer of a verb, which only `render` turns into text."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -11,7 +11,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs in
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A value to print on stdout (None: nothing), remarks for stderr, and the exit code."""
+    """A value to print on stdout (None for nothing), remarks for stderr, and the exit code."""
 
     value: object
     as_json: bool = False

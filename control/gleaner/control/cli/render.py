@@ -52,7 +52,7 @@ OF_WORDS = frozenset({
     "EXPECTED END", "ITS LAST LINE",
 })  # fmt: skip
 KEPT_UNTIL = "KEPT UNTIL"
-"""The column that is only there if a row has such a date. A site can keep all results until they are removed."""
+"""The column that is shown only if a row has such a date. A site can keep all results until they are removed."""
 LEAST_WANTED = (
     "SCHEDULER'S ID", "REGISTERED", "MIB", "CPUS", "PRIORITY", "GROUP", "SLICES", "SUBMITTED", KEPT_UNTIL, "CAMPAIGN",
     "RESTORE S", "SAVE S", "FROM", "CLAIMED", "LEFT OUT", "PHASE", "USER", "CLASS", "ENDS",
@@ -85,7 +85,7 @@ def json_text(value: object) -> str:
     """Return the value as JSON. Equal values result in equal texts."""
     try:
         return to_json(value, indent=2).decode() + "\n"
-    except PydanticSerializationError:  # the name of a file may be invalid UTF-8
+    except PydanticSerializationError:  # the name of a file might be invalid UTF-8
         return json.dumps(to_jsonable_python(value), indent=2) + "\n"
 
 
@@ -164,7 +164,7 @@ def progress(text: str, standings: Iterable[Standing], counts: Callable[[Standin
 
 
 class ShowSteps(Protocol):
-    """A function that shows on a bar the finished steps, all steps, and the present step."""
+    """A function that shows on a bar the finished steps, all steps, and the current step."""
 
     def __call__(self, done: int, whole: int, now: str = ..., /) -> None: ...
 
@@ -189,7 +189,7 @@ def steps(text: str) -> Generator[ShowSteps]:
 
 @contextmanager
 def busy(text: str) -> Generator[None]:
-    """Show on a terminal a task that takes long, with its elapsed time."""
+    """Show a long task on a terminal, with its elapsed time."""
     with _on_terminal(SpinnerColumn(), TextColumn("{task.description}")) as bar:
         bar.add_task(text, total=None)
         yield
@@ -374,13 +374,13 @@ def _input(one: JobInput) -> str:
 
 
 def _codes(detail: JobDetail) -> str:
-    """Return, in words, the exit codes that decide about retries, or "" if there are none."""
+    """Return, in words, the exit codes that control retries, or "" if there are none."""
     only, never = (", ".join(map(str, codes or ())) for codes in (detail.spec.retry_on, detail.spec.never_retry_on))
     return (f", only on exit code {only}" if only else "") + (f", never on exit code {never}" if never else "")
 
 
 def _lazy_restore(row: AttemptRow) -> str:
-    """Return how a job was restored that ran before its memory was there; "" for any other.
+    """Return how a job was restored that ran before all its memory had arrived; "" for any other job.
 
     >>> from types import SimpleNamespace
     >>> _lazy_restore(SimpleNamespace(restore_s=0.12, memory_s=6.04)), _lazy_restore(SimpleNamespace(memory_s=0.0))

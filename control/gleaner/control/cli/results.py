@@ -77,7 +77,7 @@ def _fetch(
 
     def count(jobs: int, size_bytes: int) -> None:
         nonlocal done, arrived_bytes
-        done, arrived_bytes = done + jobs, arrived_bytes + size_bytes  # what two threads count at once may be lost
+        done, arrived_bytes = done + jobs, arrived_bytes + size_bytes  # a count can be lost between two threads
         show_steps(done, len(wanted), f"fetching jobs ({arrived_bytes // 2**20} MiB)")
         if stop.is_set():
             raise ClientError("the fetch was stopped")

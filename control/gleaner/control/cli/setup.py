@@ -166,7 +166,7 @@ def _carried_out(way: _Way, join: str | None, given: Mapping[str, object]) -> An
     if shown or answers != machine.listed.answers or not machine.listed.is_complete:
         _agree(way, shown)
         own_files.carry_out(machine, plan, answers, lambda title: sys.stderr.write(f"{title.splitlines()[0]}\n"))
-        if not way.remove:  # the join file names the authority, which may be new
+        if not way.remove:  # the join file names the authority, which might be new
             answers, wanted = _wanted(machine, answers)
             own_files.carry_out(machine, own_files.make_plan(machine, wanted), answers, lambda _: None)
     done = "taken back" if way.remove else "set up" if shown else "all is as it should be"

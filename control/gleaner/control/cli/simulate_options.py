@@ -83,7 +83,7 @@ def setting(text: str) -> "Option":
     from gleaner.control.simulation.scenario import Option
 
     key, equals, value = text.partition("=")
-    names = tuple(key.split(".", 3))  # the fourth may be a user's name, which can contain a point
+    names = tuple(key.split(".", 3))  # the fourth might be a user's name, which can contain a point
     if not (equals and len(names) > 1 and all(names)):
         raise ValueError(f"expected KEY=VALUE, such as agents.margin_s=10s, found {text!r}")
     with suppress(ValueError):

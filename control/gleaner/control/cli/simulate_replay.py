@@ -77,7 +77,7 @@ def _stored(decision: str) -> DecisionRow:
 
 
 def _answered(stored: DecisionRow) -> Mapping[str, Any]:
-    """Return the policy's present answer, written as JSON and read again."""
+    """Return the policy's current answer, written as JSON and read again."""
     with simulation_parts():
         from gleaner.control.policy.replay import REPLAYS
 

@@ -124,7 +124,7 @@ def submit(
 
 
 def _dry_run(control: Client, wanted: Submission, *, as_json: bool) -> Answer:
-    """Return the first jobs, and ask control what it would refuse, all but inputs that it has not been sent."""
+    """Return the first jobs, after asking control what it would refuse, except for inputs that it does not have yet."""
     urls = tuple(one for one in wanted.job.inputs if isinstance(one, UrlInputSpec))
     asked = wanted.model_copy(update={"job": wanted.job.model_copy(update={"inputs": urls}), "dry_run": True})
     remark, code = "", 0
@@ -160,7 +160,7 @@ def submit_with_inputs(control: Client, wanted: Submission, files: Sequence[File
 
 
 def pack_inputs(given: dict[str, Given], folder: Path) -> Sequence[FileToSend]:
-    """Read the local inputs, and replace them by their digests. Raises `InputError`."""
+    """Read the local inputs, and replace them with their digests. Raises `InputError`."""
     if "inputs" not in given:
         return ()
     files: list[FileToSend] = []

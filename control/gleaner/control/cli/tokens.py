@@ -132,7 +132,7 @@ def _issue_locally(request: TokenRequest) -> str:
 def _write(path: Path, issued: Callable[[], str]) -> str:
     """Write a token to a new file. The file is created, with room for the token, before a token is issued.
 
-    Therefore no issued token gets lost, and no token is replaced by a lost one.
+    Therefore no issued token is lost, and no token is replaced with a lost one.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,4 @@
-"""Pack the facts that a report of a bug needs, without anything that could be a secret.
+"""Pack the facts that a bug report needs, without anything that could be a secret.
 
 Only facts that are known to be harmless are packed: settings of Gleaner and of Slurm from a list of keys, and the
 findings in our own words. Logs are not packed, because they are free text.
@@ -71,7 +71,7 @@ def pack(path: Path, look: Look, findings: tuple[Finding, ...]) -> None:
 def contents(look: Look, findings: tuple[Finding, ...]) -> dict[str, str]:
     """Return the texts of a bundle by their names.
 
-    A finding contains the words of other programs only after a colon.
+    In a finding, words of other programs are only after a colon, and are left out.
     """
     about = {
         "role": look.role, "version": installed_version(), "kernel": platform.release(),

@@ -45,7 +45,7 @@ def check(name: str, roles: tuple[MachineRole, ...]) -> Callable[[Function], Fun
 
 
 def examine(look: Look) -> tuple[Finding, ...]:
-    """Return the result of each check of this machine's role, at the latest at the end of the look.
+    """Return the result of each check of this machine's role, no later than the end of the look.
 
     The checks run in parallel. If one hangs, for example in a file system, it is reported and left running.
     """

@@ -20,7 +20,7 @@ _RENEW = "run `glean setup control` on control's machine again, then systemctl r
 _DAY_S = 86400.0
 _CERTIFICATE_DAYS = 30
 _USUAL_PERIODS, _STEP_AT_LEAST_S = 5, 600.0
-"""A step is late after this number of its periods, because a round with much work may last that long."""
+"""The number of periods after which a step is late, because a round with much work can last that long."""
 _POLL_AT_LEAST_S = 120.0
 _CURES = (
     ("expired", _RENEW),
@@ -63,7 +63,7 @@ def settings(look: Look) -> Finding:
 @check("control", ALL)
 def control(look: Look) -> Finding:
     """Check control's answer: that it leads, reaches its database, and has this version."""
-    url = look.url  # with wrong settings, the answer is not checked
+    url = look.url  # raises an error if the settings are wrong
     try:
         answer = look.health
     except Unread as error:

@@ -66,7 +66,7 @@ def criu(look: Look) -> Finding:
     except Unread as error:
         return fault(error.why, _INSTALL)
     found = version(ended.stdout)
-    # A wrapper of CRIU can take the rights of the job's owner (images/node/sbin/criu); here it takes root's.
+    # A wrapper of CRIU can switch to the job's owner (images/node/sbin/criu), but must run as root here.
     tried = look.run("env", "GLEANER_UID=0", path, "check") if look.is_root else ended
     return first(
         f"CRIU {dotted(found)} on Linux {linux}",
@@ -200,7 +200,7 @@ def work_folder(look: Look) -> Finding:
 
 @check("disks", (NODE,))
 def disks(look: Look) -> Finding:
-    """Check the free room for jobs' folders, images and containers. Agents check the same before they begin a job."""
+    """Check the free space for jobs' folders, images and containers, as agents do before they begin a job."""
     from gleaner.agent.node.disk_usage import room  # a login node lacks the necessary parts
 
     agent, seen = look.agent, list[str]()

@@ -85,7 +85,7 @@ def database(url: str, path: str) -> dict[str, Any]:
             uri = f"{Path(path).as_uri()}?mode=rw"  # without a file it is an error, and no file is created
             with closing(sqlite3.connect(uri, uri=True, timeout=_LOCKED_S, isolation_level=None)) as queue:
                 queue.execute("BEGIN IMMEDIATE")
-                queue.execute("CREATE TABLE trial_of_glean_doctor (x)")  # only this step fails on a read-only file
+                queue.execute("CREATE TABLE trial_of_glean_doctor (x)")  # the first step that fails on a read-only file
                 queue.execute("ROLLBACK")
         check_schema(connect(url))
     except (QueueError, sqlite3.Error) as error:

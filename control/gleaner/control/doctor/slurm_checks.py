@@ -297,7 +297,7 @@ def qos(look: Look) -> Finding:
 
 @check("entitlements", (CONTROL,))
 def entitlements(look: Look) -> Finding:
-    """Check the parts for entitlements and drains: the Slurm admin service, job_submit, and the dead man's switch."""
+    """Check the programs for entitlements and drains: the Slurm admin service, job_submit, the dead man's switch."""
     mode, socket = look.settings.entitlements.mode, look.settings.entitlements.slurm_admin_socket
     if mode == "off" and not socket.exists():
         return not_checked("only entitlements and drains need it")
@@ -311,7 +311,7 @@ def entitlements(look: Look) -> Finding:
     level, judge, is_used, has_script = "Administrator", fault if mode == "on" else warning, mode != "off", True
     conf = config(look)
     script = Path(conf.get("SLURM_CONF") or look.at("/etc/slurm/slurm.conf")).with_name("job_submit.lua")
-    with suppress(Unread):  # slurmctld may be on another machine
+    with suppress(Unread):  # slurmctld might be on another machine
         has_script = "gleaner" in look.text(script)
     if account not in {"root", conf.get("SlurmUser", "").partition("(")[0]}:
         level = "".join(row[0] for row in rows(look, "user", account, "format=AdminLevel", columns=1)) or "none"

@@ -49,7 +49,7 @@ def nodes_in(partition: Mapping[str, str]) -> frozenset[str]:
 
 
 def rows(look: Look, *words: str, columns: int) -> list[list[str]]:
-    """Return the rows that `sacctmgr show` prints. Raises `Unread`, also if a row has other columns."""
+    """Return the rows that `sacctmgr show` prints. Raises `Unread`, even if only the columns of a row differ."""
     text = look.printed("sacctmgr", "--parsable2", "--noheader", "--readonly", "show", *words)
     found = [line.split("|") for line in text.splitlines() if line.strip()]
     if any(len(row) != columns for row in found):

@@ -16,7 +16,7 @@ class SetupRefused(Exception):
 
 FilePath = Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._@+-]+)+$", description="an absolute path")]
 AccountName = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$", description="the name of an account")]
-AccountNumber = Annotated[int, Field(gt=0, description="a number above 0")]  # not for root
+AccountNumber = Annotated[int, Field(gt=0, description="a number above 0")]  # root is excluded
 Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?$")]
 Url = Annotated[
     str, Field(pattern=r"^https?://[A-Za-z0-9.-]+:[0-9]{1,5}$", description="an address like https://HOST:8642")

@@ -13,9 +13,9 @@ from gleaner.control.slurm_admin.request import LONGEST_BYTES
 class SlurmAdminClient:
     """A Slurm admin service that listens on this path. Each call is one connection. Several threads can use the client.
 
-    Every method may raise `ClusterUnavailable`, also if the service is not there, or `ClusterRefused`.
+    Every method can raise `ClusterRefused`, or `ClusterUnavailable`, for example if the service is not running.
 
-    `epoch` returns control's present epoch. `submitted_s` is the submission time of the job as control has seen it.
+    `epoch` returns control's current epoch. `submitted_s` is the submission time of the job as control has seen it.
     Another job with the same number is left alone.
     """
 

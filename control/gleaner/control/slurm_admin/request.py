@@ -2,7 +2,7 @@
 
 Pure: nothing here accesses the system. Each request is one JSON object in one line. Its fields are plain values within
 limits, and unknown fields are refused. Two fields are optional: `epoch`, the epoch of the leading control, and in a
-request about a job `submitted_s`, the job's submission time. The number alone is not enough, because it may belong to
+request about a job `submitted_s`, the job's submission time. The number alone is not enough, because it might belong to
 another job by now.
 """
 

@@ -8,11 +8,11 @@ it waits. A job that we released has `gleaner: released`. The order of the comma
 is killed between any two of them, it leaves a job that runs, or a job that is held and marked as waiting. It never
 leaves a held job that would not be released.
 
-A job is the one that control means if its submission time is the one that control names. The same snapshot provides
-this time and all other facts for the decision. Slurm's programs identify a job only by its number, so between the
-snapshot and the command a job cannot be identified more exactly. One threat remains. Slurm forgets a job that has ended
-after MinJobAge (300 s, usually), and numbers begin again after MaxJobId. If the Slurm admin service were suspended for
-that long between the snapshot and the command, just when the numbers begin again, it could act on another job.
+A job is identified by the submission time that control sends. The same snapshot provides this time and all other facts
+for the decision. Slurm's programs identify a job only by its number, so between the snapshot and the command a job
+cannot be identified more exactly. One threat remains. Slurm forgets a job MinJobAge (usually 300 s) after its end, and
+numbers begin again after MaxJobId. If the Slurm admin service were suspended for that long between the snapshot and the
+command, just when the numbers begin again, it could act on another job.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -96,7 +96,7 @@ def commands_for_job(request: JobRequest, job: SlurmJob, settings: SlurmAdminSet
             return [_update(job, f"AdminComment={_mark(request.text)}")]
         case Hold():
             _check_pending(job)
-            # Any mark is enough: a job that another program requeued still has the mark from before its start.
+            # Any mark suffices, since a job that another program requeued still has the mark from before its start.
             if job.priority == 0 or not job.admin_comment.startswith(OURS):
                 raise Refused(f"job {job.id} was not released by us")
             return [_marked_as_waiting(job), ("scontrol", "uhold", job.id)]
@@ -140,7 +140,7 @@ def commands_for_nodes(
 
 
 def check_rate(wanted: int, drained: Sequence[tuple[float, int]], settings: SlurmAdminSettings, now_s: float) -> None:
-    """Raise `Refused` if this number of further nodes exceeds the limit for an hour.
+    """Raise `Refused` if draining `wanted` more nodes would exceed the limit for an hour.
 
     `drained` contains the times of earlier drains, each with its number of nodes.
     """

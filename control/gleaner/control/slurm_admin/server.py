@@ -2,13 +2,13 @@
 execute.
 
 The program listens on a Unix socket, and accepts only the account of the control program (SO_PEERCRED, set by the
-kernel). Each connection carries one request and its answer, each one line of JSON. `request` lists all possible
-requests, and `rules` all actions for them. The program reads the job or the nodes itself, each time, and never relies
-on control's knowledge. It writes each action and each refusal as one line of JSON to stderr.
+kernel). Each connection carries one request and its answer, each as one line of JSON. `request` lists all possible
+requests, and `rules` all actions for them. The program reads the job or the nodes itself each time, and never relies on
+control's knowledge. It writes each action and each refusal as one line of JSON to stderr.
 
 A request carries the epoch of its control program. If the epoch is lower than an earlier one, that program no longer
 leads, and the request is refused. The highest epoch is stored in a file beside the heartbeat, so that it survives a
-restart. Only a request without an epoch is not compared, because a person typed it.
+restart. A request without an epoch is not compared, because a person has typed it.
 """
 
 import argparse
@@ -58,7 +58,7 @@ class SlurmAdmin:
         self._one_at_a_time = threading.Lock()
         self._epochs = Epochs(heartbeat.with_name(heartbeat.name + ".epoch"))
         self._drained: list[tuple[float, int]] = []
-        """The times of the drains within the last hour, each with its number of nodes. A new start forgets them."""
+        """The times of the drains within the last hour, each with its number of nodes. A restart forgets them."""
 
     def do(self, asked: request.Request, now_s: float, epoch: int | None = None) -> list[rules.Command]:
         """Execute a request, and return the commands that were run.
@@ -74,7 +74,7 @@ class SlurmAdmin:
             write_heartbeat(for_nodes(self._heartbeat), now_s)
             return []
         with self._one_at_a_time:
-            self._epochs.check(epoch)  # a later leader may have sent a request while this one waited
+            self._epochs.check(epoch)  # a later leader might have sent a request while this one waited
             commands = self._commands(asked)
             if isinstance(asked, Drain):
                 self._count(len(asked.nodes), now_s)
@@ -87,7 +87,7 @@ class SlurmAdmin:
         if isinstance(asked, Drain | Resume):
             named = asked.nodes if isinstance(asked, Resume) else ()  # for a drain, all drained nodes count
             found = parse.parse_tables(self._run(parse.ask_nodes(word, named)), "", word)
-            if found.gaps:  # a node that is missing may be a drained one, which would count
+            if found.gaps:  # a missing node might be a drained one, which would count
                 raise Refused(found.gaps)
             return rules.commands_for_nodes(asked, found.nodes, self._settings(), self._account)
         answer = self._run(parse.ask_job(word, asked.job))

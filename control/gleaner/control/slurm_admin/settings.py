@@ -47,7 +47,7 @@ class SlurmAdminSettings:
     drain_at_most: float = 20
     """The greatest number of nodes that are drained by us at one time."""
     drains_per_hour: float = 100
-    """The greatest number of nodes that we drain in an hour, including those that were resumed meanwhile."""
+    """The greatest number of nodes that we drain in an hour, including those that have already been resumed."""
 
 
 def load(path: Path = FILE) -> SlurmAdminSettings:

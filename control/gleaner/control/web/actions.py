@@ -139,7 +139,7 @@ def submit_campaign(request: Request, caller: User, fields: Fields) -> Response:
 def _form(
     request: Request, caller: Caller, fields: Mapping[str, str], error: Exception | None = None, **facts: Any
 ) -> Response:
-    """Return the form of a campaign with its text, the images here, and the wrong line that the error names."""
+    """Return the form of a campaign with its text, the available images, and the wrong line that the error names."""
     wrong = re.match(r"the campaign, line (\d+)", str(error))
     facts |= {"fields": fields, "images": images.image_names(caller), "wrong_line": int(wrong[1]) if wrong else 0}
     if error is not None:
@@ -177,7 +177,7 @@ def trust_node(caller: Admin, node: NodePath, _fields: Fields) -> Response:
 
 
 def _to(path: str, done: str) -> RedirectResponse:
-    """Redirect to the page of the changed thing, which confirms the action."""
+    """Redirect to the page of the changed job or node, which confirms the action."""
     return RedirectResponse(link(path, {"done": done}), 303)
 
 

@@ -78,7 +78,7 @@ class BandChart:
 def band_chart(steps: Sequence[BandStep], *, now_s: float) -> BandChart | None:
     """Return the picture, or None if there are no data. It begins with the first data.
 
-    The elapsed part of the present step is drawn as the whole step.
+    The elapsed part of the current step is drawn as the whole step.
     """
     first = next((place for place, step in enumerate(steps) if step.cores_s), 0)
     steps = steps[max(0, min(first, len(steps) - LEAST_STEPS)) :]

@@ -31,7 +31,7 @@ def campaign_list(request: Request, caller: User, wanted: Annotated[CampaignSear
 def show_campaign(
     request: Request, caller: User, campaign: CampaignPath, wanted: Annotated[JobSearch, Query()]
 ) -> Response:
-    """Return what was submitted, how far it is, what failed, and the jobs."""
+    """Return a campaign's specification, its progress, its failures, and its jobs."""
     detail = campaigns.show_detail(caller, campaign)
     found = jobs.list_jobs(caller, wanted.model_copy(update={"campaign": campaign, "group": caller.group}))
     text, names = as_submitted(detail.spec), images.image_names(caller) if detail.failed else []
@@ -43,7 +43,7 @@ def show_campaign(
 def results(caller: User, campaign: CampaignPath) -> StreamingResponse:
     """Return the results of a campaign's jobs as one archive, in which the result of each job is an archive.
 
-    It is complete only if it has its end, which is missing if a result is damaged.
+    The archive is complete only if its end is there, which is missing if a result is damaged.
     """
     campaigns.show(caller, campaign)  # raises an error unless the caller may see it
     name = f'attachment; filename="campaign-{campaign}.tar"'

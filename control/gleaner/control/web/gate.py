@@ -89,7 +89,7 @@ def owner_of(state: ControlState, secret: str) -> Identity | None:
 def is_from_here(headers: Mapping[str, str]) -> bool:
     """Return True unless the browser reports that the request comes from a page that is not ours.
 
-    A browser from before 2020 may report nothing. Then the value in the form decides.
+    A browser from before 2020 might report nothing. The request is then checked only by the value in the form.
 
     >>> is_from_here({"host": "gleaner:8642", "origin": "https://gleaner:8642"})
     True

@@ -1,4 +1,4 @@
-"""Lists that control has completely in memory. They are searched, sorted and divided into pages here. Pure."""
+"""Search, sort and divide into pages the lists that control has completely in memory. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

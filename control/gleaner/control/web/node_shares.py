@@ -1,8 +1,8 @@
 """The parts of each node's time, for the timeline's table. Pure.
 
-The picture shows a slice's save as at least one point, which may be minutes long, whereas the table counts the seconds.
-Slices show how a node was used while they ran, and snapshots of the cluster show its use at other times. Slices that
-run at the same time share the time.
+The picture shows a slice's save as at least one point, which can represent minutes, whereas the table counts the
+seconds. Slices show how a node was used while they ran, and snapshots of the cluster show its use at other times.
+Slices that run at the same time share the time.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from gleaner.control.web.timeline_chart import PARTS, letters_at
 
 Floats = NDArray[np.float64]
 LEAST_S = 1e-6
-"""The least reported time that is used as a divisor."""
+"""The least time that is used as a divisor."""
 LOOKED_AT = tuple(use for use in Use if use.value in PARTS)
 
 
@@ -73,7 +73,7 @@ def _spent(
 ) -> dict[str, Floats]:
     """Return the seconds of each slice by part, between the two instants.
 
-    As in `policy.node_time`, the times that an agent reports may exceed its slice, and are then scaled down.
+    As in `policy.node_time`, the times that an agent reports might exceed its slice, and are then scaled down.
     """
 
     def within(from_s: Floats, to_s: Floats) -> Floats:

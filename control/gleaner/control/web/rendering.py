@@ -46,7 +46,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 def page(request: Request, name: str, *, answer_status: int = 200, **facts: Any) -> HTMLResponse:
-    """Return a page. Its template gets the caller as `me`, which is None for a user who is not signed in."""
+    """Return a page. Its template receives the caller as `me`, which is None for a user who is not signed in."""
     caller: Caller | None = getattr(request.state, "caller", None)
     settings = request.app.state.control_state.settings
     given = {
@@ -95,7 +95,7 @@ def environment() -> jinja2.Environment:
         "instant": instant,
         "zone": zone,
     }
-    untyped = cast(Any, made)  # its types are unknown
+    untyped = cast(Any, made)  # jinja2 gives it no types
     untyped.filters.update(filters)
     untyped.globals |= {"link": link, "lines": lines, "states": list(State), "outcomes": list(Outcome)}
     untyped.globals["rows_a_page"] = ROWS_A_PAGE

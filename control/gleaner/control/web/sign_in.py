@@ -1,4 +1,5 @@
-"""Signing in and out: a code of `glean web`, or a token, is exchanged for a session, whose secret only the browser has.
+"""Signing in and out. A code from `glean web`, or a token, is exchanged for a session, whose secret only the browser
+has.
 
 Neither a code nor a token ever appears in an address that a browser sends, or in a log. `glean web` puts the code
 behind the `#`, which browsers do not send, and the page posts it.

@@ -59,7 +59,7 @@ def _bar(slice_: AttemptRow, begin_s: float, end_s: float, now_s: float) -> Bar:
     per_s = WIDTH / (end_s - begin_s)
     at_s, left_s, parts = slice_.claimed_s - begin_s, lasted_s, list[SlicePart]()
     for what, seconds in (("other", rest_s), *spent.items()):
-        shown_s = min(max(0.0, seconds), left_s)  # a node's clock may be wrong
+        shown_s = min(max(0.0, seconds), left_s)  # a node's clock might be wrong
         left_s -= shown_s
         if shown_s > 0:
             parts.append(SlicePart(what, round(at_s * per_s, 2), round(max(shown_s * per_s, 0.5), 2), shown_s))

@@ -1,4 +1,5 @@
-"""The timeline shows the use of each node and the slices on it, and leads from a point in the picture to its job."""
+"""The timeline, which shows the use of each node and the slices on it. A click in the picture leads to the job
+there."""
 
 import math
 import re

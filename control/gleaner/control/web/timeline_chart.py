@@ -1,4 +1,5 @@
-"""Nodes against time as a picture, with a stripe for each node, at most as fine as the picture is wide. Pure.
+"""Nodes against time as a picture, with a stripe for each node. A stripe has at most as many points as the picture.
+Pure.
 
 Each point of a stripe has one letter of `Use`, or of the activity of a slice at that time. Later drawings cover earlier
 ones: snapshots of the cluster come first, then slices, and finally restores and saves, which are short.
@@ -17,7 +18,7 @@ from gleaner.control.queue.node_history import NodeSlice, NodeUses
 WIDTH = 1000
 """The size of the picture, in its own units, and the greatest number of points of a stripe."""
 RUNS_AT_MOST = 50_000
-"""The greatest number of pieces of one colour that are drawn, with some 12 bytes each. A picture with more pieces gets
+"""The greatest number of pieces of one colour that are drawn, with some 12 bytes each. A picture with more pieces has
 fewer points."""
 LOST, RESTORE, SAVE = "l", "R", "S"
 PARTS: Mapping[str, str] = {
@@ -152,7 +153,7 @@ def letters_at(
 ) -> NDArray[np.uint8]:
     """Return, for each node, a row of points with the letters of its use.
 
-    A letter stands at the points between the bounds of its snapshot. One day can hold a million letters.
+    A letter is at the points between the bounds of its snapshot. One day can contain a million letters.
     """
     picture = np.full((len(place_of), points), ord(Use.UNKNOWN.value), np.uint8)
     rows: dict[tuple[str, ...], tuple[NDArray[np.intp], NDArray[np.intp]]] = {}
