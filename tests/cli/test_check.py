@@ -105,7 +105,7 @@ def test_a_slice_that_ended_too_early_for_its_save_is_no_answer() -> None:
 def test_a_checkpoint_that_is_not_restored_is_a_no() -> None:
     broken = slice_(Ending.RETURNED, f"{ReturnReason.CANNOT_RESTORE}: CRIU failed", restored=True)
     found = step(detail(State.SAVED, slice_(Ending.SAVED), broken))
-    assert found == CheckEnd(CanBeSaved.NO, "it was saved, and not restored on node2: cannot restore: CRIU failed")
+    assert found == CheckEnd(CanBeSaved.NO, "it was saved, but not restored on node2: cannot restore: CRIU failed")
 
 
 @pytest.mark.parametrize(
@@ -117,14 +117,14 @@ def test_a_checkpoint_that_is_not_restored_is_a_no() -> None:
             CanBeSaved.UNKNOWN,
             "it ended after 2.5 s, before it was saved",
         ),
-        ((slice_(Ending.FAILED),), Outcome.FAILED, CanBeSaved.UNKNOWN, "it failed by itself before it was saved: exit"),
+        ((slice_(Ending.FAILED),), Outcome.FAILED, CanBeSaved.UNKNOWN, "it failed before it was saved: exit"),
         (
             (slice_(Ending.SAVED), slice_(Ending.FAILED, restored=True)),
             Outcome.FAILED,
             CanBeSaved.NO,
-            "it was saved and restored, and failed then: exit code 3; `glean logs 7` has what it printed",
+            "it was saved and restored, and then failed: exit code 3; `glean logs 7` shows what it printed",
         ),
-        ((), Outcome.CANCELLED, CanBeSaved.UNKNOWN, "somebody cancelled its job"),
+        ((), Outcome.CANCELLED, CanBeSaved.UNKNOWN, "its job was cancelled"),
     ],
 )
 def test_a_program_that_ends_before_the_answer(
@@ -147,7 +147,7 @@ def test_patience_ends_with_what_is_known() -> None:
     deaf = detail(State.RUNNING, slice_(), held=True, saves_itself=SelfSave())
     assert out_of_patience(deaf, waited_s=600).verdict is CanBeSaved.NO
     slow = out_of_patience(detail(State.RUNNING, slice_(), held=True), waited_s=60)
-    assert slow == CheckEnd(CanBeSaved.UNKNOWN, "its save has not ended within 1 min")
+    assert slow == CheckEnd(CanBeSaved.UNKNOWN, "its save did not end within 1 min")
 
 
 # ── with a real control program ───────────────────────────────────────────────────────────────────────────

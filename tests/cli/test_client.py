@@ -92,13 +92,13 @@ def test_a_token_that_others_can_read_is_refused(mode: int, token: Path, said: S
 @pytest.mark.parametrize("content", [b"", b"two words", b"\xff\xfe", b"one\ntwo"])
 def test_a_token_file_that_holds_no_token_is_refused(content: bytes, token: Path, said: Said) -> None:
     token.write_bytes(content)
-    assert said("status") == (3, f"no token: {token} does not hold one line of plain text")
+    assert said("status") == (3, f"no token: {token} does not contain one line of plain text")
 
 
 @pytest.mark.parametrize(
     ("url", "complaint"),
     [
-        ("http://control.example.org:8642", "off this machine the token must not travel in the clear; use https://"),
+        ("http://control.example.org:8642", "the token must not leave this machine unencrypted; use https://"),
         ("control:8642", "it must be like https://HOST:8642"),
         ("ftp://localhost", "it must be like https://HOST:8642"),
         ("http://localhost:99999", "it must be like https://HOST:8642"),

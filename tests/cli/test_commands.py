@@ -77,7 +77,7 @@ def test_an_array_option_makes_a_campaign_too(harness: CliHarness) -> None:
             "no agent here has 2 h for a job, the most is 53 min",
         ),
         (["--image", "a", "run", "--events", "3"], "No such option: --events"),
-        (["--image", "a", "--seed", "3"], "No such option: --seed; the options of what the job runs go after --"),
+        (["--image", "a", "--seed", "3"], "No such option: --seed; options of the job's command go after --"),
         (["none.yaml"], "none.yaml: no such file"),
         (["--", "true " * 1000], "say what to submit: --image IMAGE is missing before -- 'true true"),
         (["--cpus", "2", "--", "sh", "-c", "a b"], "--image IMAGE is missing before -- sh -c 'a b'"),
@@ -107,7 +107,7 @@ def test_hold_release_and_priority_change_the_job(harness: CliHarness) -> None:
     assert json.loads(harness.good("priority", job, "-5", "--json"))[0]["priority"] == -5
     assert "between" in harness.refused("priority", job, "1000001", code=2)
     for wrong in (["5"], ["0", "5"], [job, "6", "5"], ["--campaign", "1", job, "5"]):
-        assert "say JOB N, or --campaign C N" in harness.refused("priority", *wrong, code=2)
+        assert "give JOB N, or --campaign C N" in harness.refused("priority", *wrong, code=2)
 
 
 def test_a_job_that_has_ended_already_keeps_no_other_from_being_cancelled(harness: CliHarness) -> None:
@@ -208,7 +208,7 @@ def test_a_token_file_is_its_owners_alone_and_never_overwritten(admin: CliHarnes
     path = admin.folder / "bob"
     assert oct(path.stat().st_mode & 0o777) == "0o600"
     before = path.read_text()
-    assert admin.refused(*arguments, code=2) == "bob is there already; a token is never overwritten"
+    assert admin.refused(*arguments, code=2) == "bob already exists; a token is never overwritten"
     assert path.read_text() == before
 
 
@@ -239,7 +239,7 @@ def test_an_admin_lists_ends_and_replaces_tokens(harness: CliHarness, admin: Cli
     assert now["id"] in admin.good("token", "revoke", now["id"])
     assert "bob" not in admin.good("token", "list")
     assert admin.good("token", "list", "--all").count("bob") == 2
-    assert "is no token's id" in admin.refused("token", "revoke", "bob", code=2)
+    assert "is not a token's id" in admin.refused("token", "revoke", "bob", code=2)
     assert "there is no token" in admin.refused("token", "revoke", "0" * 12, code=1)
     own = harness.good("token", "list")
     assert "alice" in own

@@ -53,11 +53,11 @@ def test_ctrl_c_leaves_the_drain_going_and_says_so(admin: CliHarness, nodes: Fak
     nodes.run("20", "n1", partition=OTHERS_IN, until_s=None)
     program = admin.start("drain", "n1")
     assert program.stderr is not None
-    assert program.stderr.readline() == "glean: 1 job of others is not touched; nothing says when it ends\n"
+    assert program.stderr.readline() == "glean: 1 job of others is not touched; it is not known when it ends\n"
     os.kill(program.pid, signal.SIGINT)
     _, said = program.communicate(timeout=20)
     assert program.returncode == 130
-    assert said == "glean: the drain of n1 goes on without this program; see `glean nodes`\n"
+    assert said == "glean: the drain of n1 continues without this program; see `glean nodes`\n"
     assert nodes.marked == {"n1"}
 
 

@@ -135,7 +135,7 @@ def test_an_image_in_a_registry_is_fetched_only_where_the_site_names_the_registr
     allow(harness, "other.site/*", "registry.site/chemistry/*")
     assert "only other.site/*, registry.site/chemistry/*" in harness.refused(*push, code=3)
     allow(harness, "registry.site/physics/*")
-    assert "after docker:// comes a name" in harness.refused("image", "push", "pi", "docker://-o", *FOR, code=2)
+    assert "a name must follow docker://" in harness.refused("image", "push", "pi", "docker://-o", *FOR, code=2)
     harness.environment["PATH"] = str(harness.folder / "bin")
     assert "install skopeo" in harness.refused(*push, code=2)
 
@@ -143,8 +143,8 @@ def test_an_image_in_a_registry_is_fetched_only_where_the_site_names_the_registr
 @pytest.mark.parametrize(
     ("name", "source", "said"),
     [
-        ("gleaner/pi", "pi.tar", "is no name for an image"),
-        ("Pi", "pi.tar", "is no name for an image"),
+        ("gleaner/pi", "pi.tar", "is not a name for an image"),
+        ("Pi", "pi.tar", "is not a name for an image"),
         ("pi", ".", "is no image in a file, no OCI layout"),
         ("pi", "-o", "is no image in a file, no OCI layout"),
         ("pi", "half", "half: it cannot be read"),

@@ -45,8 +45,8 @@ def test_a_list_of_jobs_keeps_its_words_whole_and_names_what_has_no_room(
     assert max(map(len, lines)) <= columns
     assert all(word in lines[0] for word in ("JOB", "NAME", "STATE", "NODE"))
     assert all(word in lines[1] for word in ("zmumu-production", "Running", "node-0123"))
-    assert said.startswith(f"glean: left out for want of room ({columns} columns): MIB, CPUS")
-    assert said.endswith("; --json has all\n")
+    assert said.startswith(f"glean: left out for lack of space ({columns} columns): MIB, CPUS")
+    assert said.endswith("; --json shows all\n")
 
 
 def test_a_person_who_submits_is_shown_the_next_commands(

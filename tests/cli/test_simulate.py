@@ -99,7 +99,7 @@ def test_agents_longer_than_what_is_measured_are_remarked(glean: Glean) -> None:
         (("trace.swf", "--schedule", "trace.swf"), "trace.swf cannot be written: it is read"),
         (
             ("trace.swf", "--json", "a.out", "--schedule", "./a.out"),
-            "a.out cannot be written: two results would be this one file",
+            "a.out cannot be written: two results would go to this one file",
         ),
         (
             ("trace.swf", "--set", "measure.begin_s=1d"),

@@ -60,7 +60,7 @@ SHARED = ("--nodes", "8", "--cores", "16", "--set", "machine.allocation=cores")
         ((*SHARED, "--scheduler", "conservative"), "scheduler conservative needs nodes that are alike"),
         (("--processors", "1000000"), "without agents no regular job waits, so give --wait-limit in seconds"),
         (("--wait-limit=-1%",), "--wait-limit: expected a limit such as 1% or 90s, found '-1%'"),
-        (("--lengths", "1h,20s"), "--lengths: control takes no agents below 30 s"),
+        (("--lengths", "1h,20s"), "--lengths: control accepts no agents shorter than 30 s"),
         (("--seeds", "1"), "'--seeds': must be greater than or equal to 2"),
     ],
 )

@@ -114,7 +114,7 @@ def test_what_others_have_put_there_stays_as_it_is(kind: str, tmp_path: Path) ->
     else:
         (elsewhere / "a" if kind == "file" else elsewhere).rename(out)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(ClientError, match=r"^job 7: .*/out has other files: move them away"):
+    with pytest.raises(ClientError, match=r"^job 7: .*/out contains other files: move them away"):
         fetch([tar({"a": b"new"})], out)
     assert sorted(tmp_path.rglob("*")) == before
     assert (out if kind == "file" else out / "a").read_bytes() == b"old"
@@ -213,7 +213,7 @@ def test_an_archive_that_is_hostile_or_not_whole_is_one_line_and_changes_nothing
     device.type = tarfile.BLKTYPE
     out = tmp_path / "new" / "out"
     for content in (whole[:3000], whole[:1024], b"no archive" * 100, b"", tar({"a": b"", "../evil": b""})):
-        assert "job 7: the output is not a whole archive: " in refused([content], out)
+        assert "job 7: the output is not a complete archive: " in refused([content], out)
     assert "is of a kind that is not unpacked" in refused([tar({"a": b""}, device)], out)
 
     def breaking_off() -> Iterator[bytes]:

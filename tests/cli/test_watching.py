@@ -38,7 +38,7 @@ def test_wait_says_when_only_held_jobs_are_left(harness: CliHarness) -> None:
     job = str(harness.submit("--hold"))
     code, _, err = harness.run("wait", job, "--timeout", "5")
     assert code == 1
-    assert "every job that is left is held" in err
+    assert "all remaining jobs are held" in err
 
 
 def test_logs_follows_until_the_job_has_ended(harness: CliHarness) -> None:
@@ -58,7 +58,7 @@ def test_wait_goes_on_when_control_was_restarted(harness: CliHarness, service: S
     job = harness.submit("--hold")
     waiting = harness.start("wait", str(job), "--json")
     assert waiting.stderr
-    assert waiting.stderr.readline().startswith("glean: every job that is left is held")
+    assert waiting.stderr.readline().startswith("glean: all remaining jobs are held")
     service.stop()
     assert waiting.stderr.readline() == "glean: control does not answer; still trying\n"
     service.start()

@@ -43,7 +43,7 @@ def test_what_an_earlier_one_has_left_goes(node: Node) -> None:
 def test_two_that_begin_at_once_do_not_share_a_folder(node: Node) -> None:
     with acting_as(*ALICE):
         main.meet_helper("66")
-        with pytest.raises(Unfit, match="only one may run at a time"):
+        with pytest.raises(Unfit, match="only one can run at a time"):
             main.meet_helper("66")
 
 

@@ -119,7 +119,7 @@ def test_signalled_in_mid_run_it_ends_on_another_node_as_if_nothing_had_been() -
     ended = cluster.slurm_job(job)
     assert (ended["job_state"], ended["restart_cnt"]) == (["COMPLETED"], 1)
     assert ended["nodes"] in ("node1", "node2")
-    assert "goes on from what was saved" in "\n".join(printed(job))
+    assert "continues from the last save" in "\n".join(printed(job))
     of_the_job = [line for line in printed(job) if line.startswith(("start", "event"))]
     assert of_the_job == [line for line in run.log if line.startswith(("start", "event"))]
     place = f"{USERS_FOLDER}/alice/result"

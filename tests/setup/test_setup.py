@@ -213,7 +213,7 @@ def test_every_shipped_file_is_written_by_a_role(root: Path) -> None:
         (("client", "--url", "head:8642", "--yes"), "must be an address like https://HOST:8642"),
         ((*CLIENT, "--ca-file", "/dev/null", "--from", "/etc/hostname", "--yes"), "is no join file"),
         ((*CLIENT, "--ca-file", "/etc/hostname", "--yes"), "must be a certificate in PEM"),
-        (CLIENT, "there is no terminal to agree at"),
+        (CLIENT, "there is no terminal on which to agree"),
         ((*CONTROL, "--storage", "data"), "must be an absolute path"),
         ((*CONTROL, "--host", "head site"), "must be a name or an address"),
         ((*CONTROL, "--host", "fe80::1%eth0"), "must be a name or an address"),

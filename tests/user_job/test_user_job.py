@@ -362,7 +362,7 @@ def test_a_job_that_slurm_does_not_requeue_goes_on_here(
     harness.until(harness.computes)
     at.signals.put(signal.SIGUSR1)
     assert harness.end() == 0
-    assert "saved, but it goes on here: Slurm does not requeue job 66: Requeue refused" in harness.says
+    assert "saved, but it continues here: Slurm does not requeue job 66: Requeue refused" in harness.says
 
 
 @pytest.mark.slow
@@ -397,7 +397,7 @@ def test_a_checkpoint_that_is_broken_costs_only_what_came_after_the_one_before(h
     (place / "manifest.json").write_text("{}")
     harness.start("count", "100000")
     harness.until(lambda: harness.runtime.restores)
-    harness.until(lambda: any("broken, and set aside" in line for line in harness.says))
+    harness.until(lambda: any("broken, and was set aside" in line for line in harness.says))
     assert newest not in harness.catalog.latest(), "else it would count as the one before the next"
 
 

@@ -169,9 +169,9 @@ class Connection:
 
     def _unproven(self, line: str) -> str:
         if isinstance(self.proof, MungeProof):
-            return f"control did not take munge's word for who you are: {line}"
+            return f"control did not accept your munge credential: {line}"
         if "expired" in line:
-            return f"the token in {self._token_place} is of no use any more: {line}"
+            return f"the token in {self._token_place} is no longer usable: {line}"
         return f"control does not know the token in {self._token_place}; ask an admin for a new one"
 
     def _transport_failure(self, error: httpx.HTTPError) -> ClientError:
@@ -200,7 +200,7 @@ def _checked_url(url: str) -> str:
         line = f"client.url is {url!r}; it must be like https://HOST:8642"
         raise ClientError(line, kind=ErrorKind.INVALID)
     if scheme == "http" and host not in LOOPBACK:
-        line = f"client.url is {url!r}: off this machine the token must not travel in the clear; use https://"
+        line = f"client.url is {url!r}: the token must not leave this machine unencrypted; use https://"
         raise ClientError(line, kind=ErrorKind.INVALID)
     return url
 

@@ -81,5 +81,5 @@ def read_token(path: Path) -> str:
         line = f"the token in {path} can be read by others: chmod 600 {path}"
         raise ClientError(line, kind=ErrorKind.NO_PROOF)
     if not token or not token.isprintable() or " " in token:
-        raise ClientError(f"{no_token} does not hold one line of plain text", kind=ErrorKind.NO_PROOF)
+        raise ClientError(f"{no_token} does not contain one line of plain text", kind=ErrorKind.NO_PROOF)
     return token

@@ -107,7 +107,7 @@ def fetch(
     except OSError as error:
         raise ClientError(f"cannot write to {error.filename or folder}: {error.strerror}") from error
     except (Hostile, *MALFORMED) as error:
-        raise ClientError(f"job {result.job}: the output is not a whole archive: {one_line(str(error))}") from error
+        raise ClientError(f"job {result.job}: the output is not a complete archive: {one_line(str(error))}") from error
 
 
 def _record_of(folder: Path, job: int) -> _Record | None:
@@ -120,7 +120,7 @@ def _record_of(folder: Path, job: int) -> _Record | None:
             return record
     if not os.path.lexists(folder):
         return None
-    raise ClientError(f"job {job}: {folder} has other files: move them away, or choose another folder")
+    raise ClientError(f"job {job}: {folder} contains other files: move them away, or choose another folder")
 
 
 def _there(folder: Path, wanted: _Record) -> list[Fetched]:

@@ -318,7 +318,7 @@ class Verbs:
             if status.unfinished == 0 or rest_s <= 0:
                 return status
             if not has_told_of_held and status.unfinished == status.held:
-                self._connection.notice("every job that is left is held; they go on only after `glean release`")
+                self._connection.notice("all remaining jobs are held; they continue only after `glean release`")
                 has_told_of_held = True
             yield Sleep(rest_s)
 

@@ -100,7 +100,7 @@ class Catalog:
         except OSError as error:
             raise StorageError(f"cannot read {self.record}: {error.strerror}; {stays} it can be read") from error
         except ValidationError as error:
-            raise StorageError(f"{self.record} is damaged; {stays} it is mended") from error
+            raise StorageError(f"{self.record} is damaged; {stays} it is repaired") from error
         return record.checkpoints if record.program == self.program else ()
 
     def next_attempt(self) -> int:

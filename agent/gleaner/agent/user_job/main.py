@@ -111,7 +111,7 @@ def run(  # noqa: PLR0913, PLR0917 - by Typer, who gives them by their names
     results: Annotated[Path | None, typer.Option(help="A new folder for the results.  [default: gleaner-JOB]")] = None,
     input: Annotated[Path | None, typer.Option(help="A folder that is copied into /job before the start.")] = None,
     save_every: Annotated[
-        float | None, typer.Option(min=1, help="Also save it each time after so many seconds.  [default: never]")
+        float | None, typer.Option(min=1, help="Also save it regularly, at this interval in seconds.  [default: never]")
     ] = None,
     cpus: Annotated[
         int | None, typer.Option(min=1, help="The cores that it can use.  [default: those of the Slurm job]")
@@ -223,7 +223,7 @@ def user_job(options: RunOptions, number: str, signals: Signals) -> UserJob:
     handle = JobHandle(number, timeout_s=_LOOK_WITHIN_S)
     in_slurm = handle.must_look()
     if not in_slurm.may_requeue:
-        raise Unfit("Slurm may not start this job again: submit a script, with sbatch --requeue")
+        raise Unfit("Slurm must not start this job again: submit a script, with sbatch --requeue")
     results = options.results or Path(f"gleaner-{number}")
     check_places(results.absolute(), options.begin_with)
     runtime, grant, readmit = meet_helper(number)
@@ -315,7 +315,7 @@ def meet_helper(number: str) -> tuple[RuncRuntime, Mapping[str, Any], Callable[[
     name = ContainerId(str(grant["name"]))
     if name in helper.ask("list").fields["containers"]:
         if not helper.ask("about", name=name).fields["ended"]:
-            raise Unfit(f"job {number} already has a container on this node: only one `glean run` may run at a time")
+            raise Unfit(f"job {number} already has a container on this node: only one `glean run` can run at a time")
         runtime.remove(name)
         grant = admit()
         stay_alone(Path(str(grant["handshakes"])), number)
@@ -329,7 +329,7 @@ def stay_alone(handshakes: Path, number: str) -> None:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(folder)
-        raise Unfit(f"job {number} already has a `glean run` on this node: only one may run at a time") from None
+        raise Unfit(f"job {number} already has a `glean run` on this node: only one can run at a time") from None
 
 
 def spec_of(options: RunOptions, grant: Mapping[str, Any]) -> ContainerSpec:

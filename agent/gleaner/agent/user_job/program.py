@@ -158,24 +158,24 @@ class UserJob:
                 break
             before = self.catalog.before(checkpoint)
             if before is None:
-                self.say(f"nothing that was saved can be read on this node; if no other can: rm {self.catalog.record}")
+                self.say(f"no save can be read on this node; if no other node can read one: rm {self.catalog.record}")
                 break
             broken.append((checkpoint, event.detail))
             try:
                 self.readmit()
             except RuntimeFault as error:
-                self.say(f"cannot go on from what was saved before that: {error}")
+                self.say(f"cannot continue from an earlier save: {error}")
             assignment = checkpoints.assignment.model_copy(update={"checkpoint": before})
             self.executor.checkpoints = JobCheckpoints(
                 checkpoints.storage, assignment, checkpoints.node, checkpoints.folder
             )
         for one, detail in broken if isinstance(event, lifecycle.Started) else ():
             self.catalog.set_aside(one)
-            self.say(f"what was saved last is broken, and set aside: {detail}")
+            self.say(f"the last save is broken, and was set aside: {detail}")
         if isinstance(event, lifecycle.Started):
             self._has_container = True
             if checkpoint is not None:
-                self.say(f"goes on from what was saved, after {elapsed_s(self.plan.began_s, self.clock.now_s()):.1f} s")
+                self.say(f"continues from the last save after {elapsed_s(self.plan.began_s, self.clock.now_s()):.1f} s")
         return event
 
     def _fill(self, place: Path) -> None:

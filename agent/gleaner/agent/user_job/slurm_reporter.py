@@ -58,7 +58,7 @@ class OutputRelay:
                 if content:
                     self._last_output_s = self._clock.monotonic_s()
         except (RuntimeFault, OSError, ValueError) as error:
-            self._say(f"its output cannot be passed on any more: {error}")
+            self._say(f"its output can no longer be passed on: {error}")
 
     def drain(self) -> None:
         """Wait until all output of a paused container has arrived."""
@@ -135,7 +135,7 @@ class SlurmReporter:
         try:
             self._requeue(f"saved in {took_s:.1f} s")
         except NotRequeued as error:
-            self.say(f"saved, but it goes on here: {error}")
+            self.say(f"saved, but it continues here: {error}")
             return False
         return True
 
@@ -144,7 +144,7 @@ class SlurmReporter:
 
     def report_checkpointed(self, checkpoint: Checkpoint, spent: Slice, measured: SaveMeasurement | None) -> None:
         took = f" in {measured.took_s:.1f} s" if measured is not None else ""
-        self.say(f"saved{took}; it goes on")
+        self.say(f"saved{took}; it continues")
 
     def keep_reports(self) -> None:
         """Do nothing: `record_save` has put the checkpoint into the catalog."""
@@ -156,9 +156,9 @@ class SlurmReporter:
             deliver(self.folder, self.results)
         except OSError as error:
             self.exit_code = exit_code or FAILED
-            self.say(f"its files cannot be put into {self.results}: {error}")
+            self.say(f"its files cannot be copied to {self.results}: {error}")
             number = self.slurm_job.number
-            self.say(f"what was saved last stays: scontrol requeue {number} lets it go on from that")
+            self.say(f"the last save stays: scontrol requeue {number} lets it continue from that")
             return Results()
         self.forget()
         return Results()
@@ -176,7 +176,7 @@ class SlurmReporter:
         number = self.slurm_job.number
         try:
             if why is ReturnReason.UNSTARTED:
-                self._requeue("it was not begun")
+                self._requeue("it was not started")
                 return
             self.say(detail)
             if why is ReturnReason.INCOMPATIBLE:
@@ -189,14 +189,14 @@ class SlurmReporter:
         except NotRequeued as error:
             self.say(str(error))
         if self.assignment.checkpoint is not None:
-            self.say(f"what was saved is still there: scontrol requeue {number} lets it go on from that")
+            self.say(f"the last save is still there: scontrol requeue {number} lets it continue from that")
 
     def forget(self) -> None:
         """Remove the checkpoints of a job that has ended."""
         try:
             self.catalog.clear()
         except StorageError as error:
-            self.say(f"what was saved cannot be removed: {error}")
+            self.say(f"the saves cannot be removed: {error}")
 
     def _requeue(self, what: str, *, held: bool = False) -> None:
         """Have Slurm start the job again, unless it has already been requeued. Raises `NotRequeued`."""

@@ -20,8 +20,8 @@ First steps:
   glean check IMAGE -- COMMAND           See whether a program can be saved here.
   glean submit --image IMAGE -- COMMAND  Submit one job.
   glean submit FILE                      Submit the jobs of a campaign file.
-  glean status                           See how your jobs stand.
-  glean why JOB                          See what a job waits for.
+  glean status                           See the state of your jobs.
+  glean why JOB                          See why a job waits.
   glean logs JOB                         Read what a job has printed.
   glean results JOB                      Fetch what a job has left in its folder.
 
@@ -61,7 +61,7 @@ VERBS = (
     LazyVerb("status", "Count by state all jobs that you can see.", "jobs:status"),
     LazyVerb("wait", "Wait until jobs have ended.", "watching:wait"),
     LazyVerb("results", "Fetch the output files of ended jobs.", "results:results"),
-    LazyVerb("image", "Bring, list and remove your group's container images.", "images:app"),
+    LazyVerb("image", "Push, list and remove your group's container images.", "images:app"),
     LazyVerb("secret", "Keep your group's credentials for servers.", "secrets:app"),
     LazyVerb("web", "Print the address of the web page.", "cluster:web"),
     LazyVerb("agents", "List the agents, with their nodes, their ends and their jobs.", "cluster:agents"),
@@ -125,7 +125,7 @@ def _usage(error: Exception, said: str, arguments: list[str]) -> str:
             said = f"No such option {option}: {f'use {OPTIONS[key]}' if key in OPTIONS else instead}"
         elif not get_close_matches(option, getattr(error, "possibilities", None) or (), cutoff=_CLOSE):
             said = f"No such option: {option}"
-        said += "; the options of what the job runs go after --"
+        said += "; options of the job's command go after --"
     return f"{said} (see {path} --help)"
 
 
@@ -155,7 +155,7 @@ def _failure(error: Exception, verb: str) -> tuple[str, int] | None:
     if isinstance(error, QueueError):
         return one_line(str(error)), CliError.exit_code
     if isinstance(error, UnicodeEncodeError):
-        return f"{error.object[:60]!r} is no UTF-8 text", BadInput.exit_code
+        return f"{error.object[:60]!r} is not UTF-8 text", BadInput.exit_code
     if isinstance(error, InputError):
         return str(error), BadInput.exit_code
     if not isinstance(error, ValidationError):

@@ -23,10 +23,10 @@ def root() -> None:
 
 def campaigns(
     *,
-    name: Annotated[str, typer.Option(metavar="TEXT", help="Only with this in name or user, or this number.")] = "",
+    name: Annotated[str, typer.Option(metavar="TEXT", help="Only with this in the name or user, or as number.")] = "",
     mine: Annotated[bool, typer.Option("--mine", help="Only campaigns that you have submitted.")] = False,
     group: Annotated[str | None, typer.Option(help="Only campaigns of this group.")] = None,
-    limit: Annotated[int, typer.Option(help="The number that is listed, up to 1000.")] = 50,
+    limit: Annotated[int, typer.Option(help="How many to list, up to 1000.")] = 50,
     as_json: AsJson = False,
 ) -> Answer:
     """List campaigns, the newest first, with their expected ends."""

@@ -83,7 +83,7 @@ def next_step(detail: JobDetail, *, ran_s: float, after_s: float) -> Act | Check
     if detail.unsaved_because is not None and (last is None or last.why is not ReturnReason.TOO_LATE):
         return CheckEnd(CanBeSaved.NO, detail.unsaved_because)
     if last is not None and last.restored_from and last.why is ReturnReason.CANNOT_RESTORE:
-        return CheckEnd(CanBeSaved.NO, f"it was saved, and not restored on {last.node}: {last.detail}")
+        return CheckEnd(CanBeSaved.NO, f"it was saved, but not restored on {last.node}: {last.detail}")
     if row.held and (last is None or last.why in {ReturnReason.IMAGE_MISSING, ReturnReason.IMAGE_REFUSED}):
         return CheckEnd(CanBeSaved.UNKNOWN, f"it did not start: {detail.waits_because}")
     return Act.RELEASE if row.held else Act.WAIT
@@ -96,11 +96,11 @@ def out_of_patience(detail: JobDetail, *, waited_s: float) -> CheckEnd:
         return CheckEnd(CanBeSaved.UNKNOWN, f"no agent took it within {waited}: {detail.waits_because}")
     if detail.spec.saves_itself is not None and row.held:
         how = detail.spec.saves_itself
-        said = f"it got {how.signal}, and has not exited with code {how.exit_code} within {waited}"
+        said = f"it got {how.signal}, but did not exit with code {how.exit_code} within {waited}"
         return CheckEnd(
-            CanBeSaved.NO, f"{said}: let the program save itself and exit then (see docs/user/campaigns.md)"
+            CanBeSaved.NO, f"{said}: let the program save itself and then exit (see docs/user/campaigns.md)"
         )
-    return CheckEnd(CanBeSaved.UNKNOWN, detail.not_saved_because or f"its save has not ended within {waited}")
+    return CheckEnd(CanBeSaved.UNKNOWN, detail.not_saved_because or f"its save did not end within {waited}")
 
 
 def _told(detail: JobDetail, again: AttemptRow) -> str:
@@ -116,12 +116,12 @@ def _ended(detail: JobDetail) -> CheckEnd:
     row = detail.job
     last = detail.attempts[-1] if detail.attempts else None
     if row.outcome is Outcome.CANCELLED or last is None:
-        return CheckEnd(CanBeSaved.UNKNOWN, "somebody cancelled its job")
-    said = f"{detail.failed_because}; `glean logs {row.id}` has what it printed"
+        return CheckEnd(CanBeSaved.UNKNOWN, "its job was cancelled")
+    said = f"{detail.failed_because}; `glean logs {row.id}` shows what it printed"
     if row.outcome is Outcome.FAILED and last.restored_from:
-        return CheckEnd(CanBeSaved.NO, f"it was saved and restored, and failed then: {said}")
+        return CheckEnd(CanBeSaved.NO, f"it was saved and restored, and then failed: {said}")
     if row.outcome is Outcome.FAILED:
-        return CheckEnd(CanBeSaved.UNKNOWN, f"it failed by itself before it was saved: {said}")
+        return CheckEnd(CanBeSaved.UNKNOWN, f"it failed before it was saved: {said}")
     more = "give it more to do, or save it sooner with --after"
     return CheckEnd(CanBeSaved.UNKNOWN, f"it ended after {last.compute_s:.1f} s, before it was saved: {more}")
 
@@ -131,8 +131,8 @@ def check(
     image: Annotated[str, typer.Argument(metavar="IMAGE", help="The container image.")],
     command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", help="The command.")] = None,
     *,
-    after: Annotated[str, typer.Option(metavar="10s", help="The time that it runs before it is saved.")] = "10s",
-    timeout: Annotated[str, typer.Option(metavar="10m", help="Give up after so long without any progress.")] = "10m",
+    after: Annotated[str, typer.Option(metavar="10s", help="How long it runs before it is saved.")] = "10s",
+    timeout: Annotated[str, typer.Option(metavar="10m", help="Give up after this time without any progress.")] = "10m",
     cpus: submit.Cpus = None,
     memory_mib: submit.Memory = None,
     env: submit.Environment = None,

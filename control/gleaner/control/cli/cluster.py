@@ -23,7 +23,7 @@ def nodes(
     *,
     forget: Annotated[
         str | None,
-        typer.Option(metavar="NODE", help="For admins: forget what has failed on this node, and use it again at once."),
+        typer.Option(metavar="NODE", help="For admins: forget the failures of this node, and use it again at once."),
     ] = None,
     as_json: AsJson = False,
 ) -> Answer:
@@ -43,7 +43,7 @@ def web(
     if not opens:
         return Answer(address)
     if not webbrowser.open(address):
-        raise CliError("no browser could be started here: leave out --open, and open the address where you sit")
+        raise CliError("no browser could be started here: leave out --open, and open the address on your own machine")
     return Answer(None)
 
 

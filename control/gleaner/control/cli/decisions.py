@@ -70,20 +70,20 @@ def about_job(detail: JobDetail, last: DecisionRow | None) -> str:
         unsaved += f" It could not be saved so far: {detail.not_saved_because}."
     said = f"{name} runs on {row.node} since {moment(slice_.claimed_s)}.{unsaved}"
     if last is None:
-        return f"{said} It fitted what an agent there had free, and nothing about it is recorded."
+        return f"{said} It fitted the free cores and memory of an agent there. No decision about it is recorded."
     return f"{said} {_said(last, name)}"
 
 
 def about_slurm_job(subject: str, last: DecisionRow | None) -> str:
     """Return the reason for the state of a Slurm job, if Gleaner decided on it."""
     if last is None:
-        return f"{subject}: Gleaner has decided nothing about it that you may see."
+        return f"{subject}: Gleaner has made no decision about it that you are allowed to see."
     return f"{subject}: {_said(last, subject)}"
 
 
 def _said(decision: DecisionRow, subject: str) -> str:
     """Return the decision about this job in a sentence."""
-    was = "It was" if decision.acted else "But for the dry run it would have been"
+    was = "It was" if decision.acted else "Without the dry run it would have been"
     said = f"{was} {_became(decision, subject)} at {moment(decision.at_s)}"
     because = decision.answer.get("because")
     reason = cast("Mapping[str, object]", because).get(subject) if isinstance(because, dict) else None

@@ -14,7 +14,7 @@ from gleaner.control.input_errors import one_line
 def doctor(
     role: Annotated[
         Literal["control", "node", "client"] | None,
-        typer.Argument(help="What this machine is.  [default: what it seems to be]"),
+        typer.Argument(help="The role of this machine.  [default: detected]"),
     ] = None,
     *,
     bundle: Annotated[
@@ -40,7 +40,7 @@ def doctor(
     # On a busy machine this program's own start takes seconds, so half of the time is reserved for the checks.
     look = Look(machine, load_settings, within_s=patience - min(age_of_this_program_s(), patience / 2))
     found = examine(look)
-    remarks = (f"{bundle} holds what a bug report needs; look into it before you send it",) if bundle else ()
+    remarks = (f"{bundle} contains what a bug report needs; check it before you send it",) if bundle else ()
     if bundle is not None:
         try:
             bundles.pack(bundle, look, found)

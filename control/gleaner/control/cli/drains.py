@@ -19,7 +19,7 @@ Nodes = Annotated[list[str], typer.Argument(metavar="NODE...", help="Nodes, such
 _DEEDS = {
     "vacate": "an agent: saves its jobs and ends",
     "save": "is asked to save itself, and waits for its turn",
-    "requeue": "is requeued, and begins anew",
+    "requeue": "is requeued, and starts over",
     "wait": "is not touched",
 }
 _GOOD = frozenset({"empty", "resumed"})
@@ -63,7 +63,7 @@ def _followed(control: Client, asked: DrainRow) -> DrainRow:
         return render.progress("draining", _standings(control, asked), _counts)
     except KeyboardInterrupt:
         if asked.task != "dry run":
-            render.remark(f"the {asked.task} of {_names(asked)} goes on without this program; see `glean nodes`")
+            render.remark(f"the {asked.task} of {_names(asked)} continues without this program; see `glean nodes`")
         raise
 
 
@@ -101,7 +101,7 @@ def _ends(others: list[DrainedJob]) -> str:
     """Return the message with the time until which these jobs can run."""
     ends_s = [job.until_s for job in others]
     if None in ends_s:
-        return f"nothing says when {'it ends' if len(others) == 1 else 'they end'}"
+        return f"it is not known when {'it ends' if len(others) == 1 else 'they end'}"
     last_s = max(end_s for end_s in ends_s if end_s is not None)
     return f"{'it ends' if len(others) == 1 else 'they end'} at {moment(last_s)} at the latest"
 
@@ -135,7 +135,7 @@ def _outcome(found: DrainRow) -> str:
     others = [job for job in found.jobs if job.deed == "wait" and job.gone_s is None]
     match found.phase:
         case "empty":
-            left = f" of all that may be touched ({_how_many(others)} left)" if others else ""
+            left = f" except for jobs that must not be touched ({_how_many(others)} left)" if others else ""
             took_s = (found.ended_s or found.asked_s) - found.asked_s
             return f"{names}: empty{left} after {took_s:.0f} s{said}"
         case "looked":

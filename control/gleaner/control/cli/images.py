@@ -35,7 +35,7 @@ from gleaner.control.models.images import (
 from gleaner.control.models.uploads import MOST_BYTES
 from gleaner.control.simulation.metrics.tables import Table, number
 
-app = typer.Typer(no_args_is_help=True, help="Bring, list and remove your group's container images.")
+app = typer.Typer(no_args_is_help=True, help="Push, list and remove your group's container images.")
 
 BRING_S = 3600.0
 """The time limit for `docker save`, and for skopeo."""
@@ -130,8 +130,8 @@ def _checked(name: str) -> str:
         return TypeAdapter[str](ImageName).validate_python(name)
     except ValidationError:
         raise BadInput(
-            f"{one_line(name)!r} is no name for an image: small letters and digits, with . _ - within, and perhaps a"
-            " tag, as in pythia:8.3"
+            f"{one_line(name)!r} is not a name for an image: use lower-case letters and digits, with . _ -"
+            " in between, and perhaps a tag, as in pythia:8.3"
         ) from None
 
 
@@ -142,7 +142,7 @@ def _registry_image(source: str) -> str | None:
     try:
         image = TypeAdapter[str](RegistryImage).validate_python(source.removeprefix(_REGISTRY))
     except ValidationError:
-        raise BadInput(f"{one_line(source)!r}: after {_REGISTRY} comes a name, as in registry.site/pythia:8") from None
+        raise BadInput(f"{one_line(source)!r}: a name must follow {_REGISTRY}, as in registry.site/pythia:8") from None
     with connect() as control:
         if why := registry_refusal(image, control.site_images().registries):
             raise ClientError(why, kind=ErrorKind.FORBIDDEN)
@@ -154,7 +154,7 @@ def _zstd(packed: IO[bytes]) -> Iterator[bytes]:
     try:
         import zstandard
     except ModuleNotFoundError:
-        raise Hostile("its layers are compressed with zstd: `pip install zstandard`, by which they are read") from None
+        raise Hostile("its layers are compressed with zstd: `pip install zstandard` to read them") from None
     reader = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW).stream_reader(packed, read_across_frames=True)
     try:
         while chunk := reader.read(openat.CHUNK_BYTES):
@@ -202,7 +202,7 @@ def _archive(path: Path, source: str, architecture: str) -> Generator[BinaryIO]:
             program = shutil.which("docker") or shutil.which("podman")
             if program is None or path.exists() or source.startswith("-"):
                 raise BadInput(
-                    f"{one_line(source)} is no image in a file, no OCI layout, and no name that could be saved by"
+                    f"{one_line(source)} is neither an image file, nor an OCI layout, nor a name that could be saved by"
                     " Docker or Podman here: give an archive of `docker save`"
                 )
             _run(program, "save", "--output", str(made), source, does="save", source=source)
@@ -213,7 +213,7 @@ def _fetch(source: str, architecture: str, to: Path) -> Sequence[str]:
     """Return the command line with which skopeo fetches an image for our nodes, with the user's own rights."""
     if shutil.which("skopeo") is None:
         raise BadInput(
-            "an image in a registry is fetched by skopeo, which is not here: install skopeo, or push an archive of"
+            "skopeo, which fetches images from registries, is not installed here: install it, or push an archive of"
             " `docker save`"
         )
     kind, _, variant = architecture.partition("/")
@@ -243,9 +243,9 @@ def _run(program: str, *words: str, does: str, source: str) -> None:
 
 def _of_nodes(site: SiteImages) -> Sequence[Table | str]:
     """Return the nodes' images, as agents have reported them, for people."""
-    when = "on the nodes:" if site.agents else "on the nodes, as the agents reported that ran last:"
+    when = "on the nodes:" if site.agents else "on the nodes, as last reported by agents:"
     table = Table.of(site.images, {"IMAGE": "name", "NODES": "nodes"}, right=("NODES",), title=when)
-    more = (f"the nodes also bring images that are called {' or '.join(site.brings)}",) if site.brings else ()
+    more = (f"the nodes can also bring images with names like {' or '.join(site.brings)}",) if site.brings else ()
     return (table, *more)
 
 

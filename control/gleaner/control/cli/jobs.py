@@ -25,13 +25,13 @@ def list_jobs(
     state: Annotated[State | None, typer.Option(case_sensitive=False, help="Only jobs in this state.")] = None,
     campaign: Campaign = None,
     group: Annotated[str | None, typer.Option(help="Only jobs of this group.")] = None,
-    held: Annotated[bool | None, typer.Option("--held/--not-held", help="Only jobs that are held, or are not.")] = None,
+    held: Annotated[bool | None, typer.Option("--held/--not-held", help="Only held jobs, or only the others.")] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Only jobs that have failed.")] = False,
     mine: Annotated[bool, typer.Option("--mine", help="Only jobs that you have submitted.")] = False,
-    name: Annotated[str, typer.Option(metavar="TEXT", help="Only with this in name or user, or this number.")] = "",
+    name: Annotated[str, typer.Option(metavar="TEXT", help="Only with this in the name or user, or as number.")] = "",
     newest: Annotated[bool, typer.Option("--newest", help="List the newest jobs first.")] = False,
     after: Annotated[int, typer.Option(metavar="JOB", help="Only jobs with a higher number.")] = 0,
-    limit: Annotated[int, typer.Option(help="The number of jobs that are listed, up to 1000.")] = 100,
+    limit: Annotated[int, typer.Option(help="How many jobs to list, up to 1000.")] = 100,
     as_json: AsJson = False,
 ) -> Answer:
     """List jobs, the oldest first."""
@@ -77,8 +77,8 @@ def rerun(
     *,
     campaign: Annotated[int | None, typer.Option(min=1, metavar="C", help="Jobs of this campaign.")] = None,
     failed: Annotated[bool, typer.Option("--failed", help="All failed jobs of the campaign.")] = False,
-    only: Annotated[str | None, typer.Option(metavar="17,42", help="Those with these indices.")] = None,
-    memory_mib: Annotated[str | None, typer.Option(metavar="MIB", help="Other memory, in MiB, or as in 4G.")] = None,
+    only: Annotated[str | None, typer.Option(metavar="17,42", help="Only jobs with these indices.")] = None,
+    memory_mib: Annotated[str | None, typer.Option(metavar="MIB", help="Other memory in MiB, or as in 4G.")] = None,
     image: Annotated[str | None, typer.Option(help="Another image.")] = None,
     as_json: AsJson = False,
 ) -> Answer:
@@ -128,14 +128,14 @@ def deliver(jobs: Annotated[list[int], typer.Argument(metavar="JOB", min=1)], as
 
 
 def priority(
-    numbers: Annotated[list[int], typer.Argument(metavar="[JOB] N", help="A job of higher N goes first.")],
+    numbers: Annotated[list[int], typer.Argument(metavar="[JOB] N", help="A job with a higher N goes first.")],
     campaign: Campaign = None,
     as_json: AsJson = False,
 ) -> Answer:
     """Change a job's or a campaign's priority."""
     *jobs, number = numbers
     if len(jobs) != (campaign is None) or min(jobs, default=1) < 1:
-        raise BadInput("say JOB N, or --campaign C N: the higher N goes first")
+        raise BadInput("give JOB N, or --campaign C N: a higher N goes first")
     if not -1_000_000 <= number <= 1_000_000:
         raise BadInput(f"priority must be between -1000000 and 1000000, found {number}")
     with connect() as control:

@@ -105,7 +105,7 @@ def _print(value: object, *, width: int | None) -> None:
     if dropped:
         sys.stdout.flush()
         columns = ", ".join(dropped)
-        remark(f"left out for want of room ({console.width} columns): {columns}; --json has all")
+        remark(f"left out for lack of space ({console.width} columns): {columns}; --json shows all")
 
 
 def _fitted(table: Table, console: Console) -> tuple[RichTable, tuple[str, ...]]:
@@ -305,7 +305,7 @@ def _job(detail: JobDetail) -> Iterator[Table | str]:
     stretch = f", {in_words(spec.needs_at_least_s)} of an agent's time" if spec.needs_at_least_s else ""
     most = f" (at most {memory_in_words(spec.most_memory_mib)})" if spec.most_memory_mib else ""
     saves = (f"{g.attempt}/{g.number} ({size(g.size_bytes)}, {moment(g.published_s)})" for g in detail.checkpoints)
-    missing = f"; no file fits {', '.join(detail.unmatched)}" if detail.unmatched else ""
+    missing = f"; no file matches {', '.join(detail.unmatched)}" if detail.unmatched else ""
     limit_s, disk_mib, silent_s, output_bytes = (
         spec.compute_limit_s, spec.disk_mib, spec.silent_limit_s, detail.output_bytes
     )  # fmt: skip

@@ -28,8 +28,8 @@ AT_ONCE = 4
 def results(
     jobs: Annotated[list[int] | None, typer.Argument(metavar="JOB", min=1, help="Numbers of jobs.")] = None,
     campaign: Annotated[int | None, typer.Option(min=1, metavar="C", help="All ended jobs of this campaign.")] = None,
-    to: Annotated[Path, typer.Option(metavar="DIR", help="The folder in which each job gets a folder.")] = Path(),
-    only: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Only such files, as in '*.root'.")] = None,
+    to: Annotated[Path, typer.Option(metavar="DIR", help="The folder in which each job has its own folder.")] = Path(),
+    only: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Only files like this: '*.root'.")] = None,
     as_json: AsJson = False,
 ) -> Answer:
     """Fetch the output files of ended jobs.
@@ -38,7 +38,7 @@ def results(
     already are not fetched again. Links are never followed or created.
     """
     if bool(jobs) == (campaign is not None):
-        raise BadInput("say whose output: jobs, or --campaign C")
+        raise BadInput("name the jobs whose output to fetch, or --campaign C")
     for pattern in only or ():
         if why := fault(pattern):
             raise BadInput(f"--only {pattern}: {why}")
@@ -114,7 +114,7 @@ def _shown(fetched: Sequence[Fetched]) -> Iterator[Table | str]:
             right=("JOB", "FILES"),
         )  # fmt: skip
     if empty := [each.job for each in new if not each.files]:
-        why = "none was written, or none fits --only or `outputs: keep`"
+        why = "none was written, or none matches --only or `outputs: keep`"
         yield f"without a file: {len(empty)} ({why}; see glean show {empty[0]})"
     if there := len(fetched) - len(new):
         yield f"{there} result{'s' if there > 1 else ''} already there, not fetched again"

@@ -76,7 +76,7 @@ def _value(from_file: str | None, expected: str) -> str:
     """Return the value from the file, from stdin, or from the terminal, where it is not shown."""
     if from_file is None:
         if not sys.stdin.isatty():
-            raise BadInput("there is no terminal to ask for the value: give --from-file FILE, or --from-file -")
+            raise BadInput("the value cannot be asked for without a terminal: give --from-file FILE, or --from-file -")
         return getpass.getpass(f"{expected}: ", stream=sys.stderr).strip()
     most = credentials.LONGEST + 2  # one byte more than allowed, and the line's end
     try:
@@ -87,7 +87,7 @@ def _value(from_file: str | None, expected: str) -> str:
     except OSError as error:
         raise BadInput(f"{from_file}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise BadInput(f"{from_file} does not hold one line of plain text") from None
+        raise BadInput(f"{from_file} does not contain one line of plain text") from None
 
 
 def _answer(row: SecretRow, *, as_json: bool) -> Answer:

@@ -62,7 +62,7 @@ def stop() -> Answer:
     if is_served:
         return Answer(f"stopped: within {settings.rounds.poll_s:g} s all agents are told to save their jobs and end")
     cure = f"scancel -p {settings.cluster.partition}"
-    return Answer(f"stopped, but no control program leads, so nobody tells the agents that run. To end them: {cure}")
+    return Answer(f"stopped, but no control program leads, so running agents are not told. To end them: {cure}")
 
 
 @control_app.command()
@@ -158,10 +158,10 @@ def _restored(done: "Recovered") -> str:
     """Return the report of a restore for people."""
     lines = [
         f"the queue is as it was at {moment(done.taken_s)}, with what the storage shows of the time since:",
-        f"{done.ended} jobs have ended since, {done.went_on} go on from a newer checkpoint, {done.unfinished} in all"
-        " are not at their end",
-        "what was revoked, cancelled, held or removed since is not: see to tokens, jobs and secrets before you start"
-        " control",
+        f"{done.ended} jobs have ended since, {done.went_on} continue from a newer checkpoint, {done.unfinished} in all"
+        " have not ended",
+        "later revocations, cancellations, holds and removals are undone: check tokens, jobs and secrets before you"
+        " start control",
     ]
     if done.unknown:
         lines.insert(

@@ -25,7 +25,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Remove = Annotated[bool, typer.Option("--remove", help="Undo the setup, but keep checkpoints and queue.")]
 Purge = Annotated[bool, typer.Option("--purge", help="With --remove: also remove the checkpoints and the queue.")]
-Root = Annotated[str, typer.Option(metavar="DIR", help="Set up the system in this folder, as for an image.")]
+Root = Annotated[str, typer.Option(metavar="DIR", help="Set up the system in this folder, for example an image.")]
 From = Annotated[
     Path | None, typer.Option("--from", metavar="FILE", help="The file join.json of control's machine (/etc/gleaner).")
 ]
@@ -68,7 +68,7 @@ def control(
     *,
     host: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A name or IPv4 address by which all reach this machine; repeatable."),
+        typer.Option(metavar="NAME", help="A name or IPv4 address of this machine for all others; repeatable."),
     ] = None,
     port: Annotated[int | None, typer.Option(help="The people's port.  [default: 8642]")] = None,
     storage: Annotated[
@@ -101,7 +101,7 @@ def node(
     join: From = None,
     runtime: Annotated[
         Literal["helper", "docker"] | None,
-        typer.Option(help="What runs containers: the node helper, or Docker.  [default: helper]"),
+        typer.Option(help="The program that runs containers, node helper or Docker.  [default: helper]"),
     ] = None,
     image: Annotated[
         list[str] | None, typer.Option(metavar="PATTERN", help="Images that jobs are allowed to run; repeatable.")
@@ -121,7 +121,7 @@ def node(
 def _authority(ca_file: Path) -> str:
     text = read_text(ca_file, missing="no such file", unreadable="")
     if "PRIVATE KEY" in text:
-        raise BadInput(f"--ca-file {ca_file} holds a key, which must stay where it is: name the certificate alone")
+        raise BadInput(f"--ca-file {ca_file} contains a key, which must not leave its place: name only the certificate")
     return text
 
 
@@ -137,7 +137,7 @@ def _set_up(role: Role, options: Mapping[str, Any]) -> Answer:
     if way.root and not Path(way.root).is_dir():
         raise BadInput(f"--root {way.root}: there is no such folder")
     if os.geteuid() != 0 and not way.dry_run:
-        raise CliError("setup changes this machine: run it as root, or see with --dry-run what it would do")
+        raise CliError("setup changes this machine: run it as root, or use --dry-run to see what it would do")
     try:
         return _carried_out(way, options.get("join"), given)
     except SetupRefused as error:
@@ -152,7 +152,7 @@ def _carried_out(way: _Way, join: str | None, given: Mapping[str, object]) -> An
     answers = dict(machine.listed.answers)
     if way.remove:
         if answers.pop(way.role, None) is None:
-            return Answer(f"nothing of ours is here for the role {way.role}")
+            return Answer(f"nothing is set up here for the role {way.role}")
         lines: tuple[str, ...] = ()
     else:
         lines = _slurm_lines(machine, way.role, given)
@@ -218,7 +218,7 @@ def _slurm_lines(machine: "TargetMachine", role: Role, given: Mapping[str, objec
         return (
             "This site has preemption or tiers already, so no line for slurm.conf is printed. Our lines would change:",
             *(f"- {change}" for change in found.changes),
-            "docs/admin/install.md#slurm names what agents need: decide with those whom it touches.",
+            "docs/admin/install.md#slurm explains what agents need: decide with the people whom it affects.",
         )
     return (found.text or "slurm.conf has all that agents need",)
 
@@ -227,7 +227,7 @@ def _agree(way: _Way, shown: list[str]) -> None:
     if way.yes:
         return
     if not sys.stdin.isatty():
-        raise CliError("there is no terminal to agree at: look at what --dry-run shows, and add --yes")
+        raise CliError("there is no terminal on which to agree: check what --dry-run shows, and add --yes")
     sys.stderr.write("\n".join((*shown, "")))
-    if not typer.confirm("Take all of this back?" if way.remove else "Do this?", err=True):
+    if not typer.confirm("Undo all of this?" if way.remove else "Do this?", err=True):
         raise CliError("nothing was changed")

@@ -82,7 +82,7 @@ def opened(path: Path, *, architecture: str) -> Generator[ArchivedImage]:
     """Open the image in a SIF file. Its two layers are stored in a temporary file. Raises `Hostile`."""
     start = str(file_system(path, architecture))
     if (unsquashfs := shutil.which("unsquashfs")) is None:
-        raise Hostile("a SIF file is unpacked by unsquashfs, which is not here: install squashfs-tools")
+        raise Hostile("unsquashfs, which unpacks SIF files, is not installed here: install squashfs-tools")
     with tempfile.TemporaryDirectory(prefix="gleaner-sif-") as made:
         folder = Path(made)
         root = folder / "root"
@@ -129,7 +129,7 @@ def file_system(path: Path, architecture: str) -> int:
         if not is_used or kind != _PARTITION or part != _PRIMARY:
             continue
         if form != _SQUASHFS:
-            why = "it is encrypted" if form == _ENCRYPTED else "its file system is no squashfs"
+            why = "it is encrypted" if form == _ENCRYPTED else "its file system is not a squashfs"
             raise Hostile(f"{why}, which cannot be used here: build it with a plain squashfs")
         found = _PROCESSORS.get(processor[:2], "another processor")
         if found != architecture:

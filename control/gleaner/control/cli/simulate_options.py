@@ -107,7 +107,7 @@ Lengths: TypeAlias = Annotated[
     str | None, typer.Option(metavar="TIME,TIME", help="Also with agents of these lengths, such as 30m,1h.")
 ]
 ScenarioFile: TypeAlias = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="A scenario file (TOML). Options win over it.")
+    Path | None, typer.Option(metavar="FILE", help="A scenario file (TOML). Options override it.")
 ]
 Json: TypeAlias = Annotated[str | None, typer.Option(metavar="FILE|-", help="Write all figures as JSON; - is stdout.")]
 Schedule: TypeAlias = Annotated[
@@ -189,7 +189,7 @@ def check_places(*places: Path | str | None, sources: Sequence[Path | None] = ()
         path, real = Path(place), os.path.realpath(place)  # Path.resolve fails for a link that points to itself
         if real in taken and not path.is_char_device():
             raise BadInput(f"{path} cannot be written: {taken[real]}")
-        taken[real] = "two results would be this one file"
+        taken[real] = "two results would go to this one file"
         if path.is_dir():
             raise BadInput(f"{path} is a folder; name a file")
         if not path.parent.is_dir():

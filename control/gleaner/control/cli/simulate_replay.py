@@ -71,7 +71,7 @@ def _stored(decision: str) -> DecisionRow:
     try:
         return DecisionRow.model_validate_json(Path(decision).read_text(encoding="utf-8"))
     except OSError as error:
-        raise BadInput(f"{decision}: {error.strerror}; say a decision's number, or a file of its JSON") from None
+        raise BadInput(f"{decision}: {error.strerror}; give a decision's number, or a file with its JSON") from None
     except (ValidationError, UnicodeDecodeError):
         raise BadInput(f"{decision}: not a decision; `glean explain NUMBER --json` writes one") from None
 
@@ -84,7 +84,7 @@ def _answered(stored: DecisionRow) -> Mapping[str, Any]:
         policy = REPLAYS.get(stored.policy)
     if policy is None:
         known = ", ".join(sorted(REPLAYS))
-        raise BadInput(f"this Gleaner knows no policy {stored.policy!r}; it can replay: {known}")
+        raise BadInput(f"this Gleaner does not know the policy {stored.policy!r}; it can replay {known}")
     try:
         return cast("Mapping[str, Any]", json.loads(json.dumps(policy(stored.given))))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:

@@ -71,7 +71,7 @@ def tune(
     limit, is_share = options.read("--wait-limit", share_or_time, wait_limit)
     lengths_s = options.read("--lengths", options.lengths, lengths)
     if min(lengths_s) < SHORTEST_ROUND_S:
-        raise BadInput(f"--lengths: control takes no agents below {SHORTEST_ROUND_S} s")
+        raise BadInput(f"--lengths: control accepts no agents shorter than {SHORTEST_ROUND_S} s")
     with options.simulation_parts():
         from gleaner.control.simulation import run
         from gleaner.control.simulation.metrics.output import cleaning_lines

@@ -41,7 +41,7 @@ Inputs: TypeAlias = Annotated[
     list[str] | None, typer.Option(metavar="PATH|URL", help="A file or folder to read at /inputs; repeatable.")
 ]
 Mounts: TypeAlias = Annotated[
-    list[str] | None, typer.Option(metavar="FOLDER", help="A folder of the nodes to read at the same path; repeatable.")
+    list[str] | None, typer.Option(metavar="FOLDER", help="A folder on the nodes to read at the same path; repeatable.")
 ]
 FIRST_JOBS = 3
 Group: TypeAlias = Annotated[str | None, typer.Option(help="For admins: the group that owns the jobs.")]
@@ -58,7 +58,7 @@ def submit(
     cpus: Cpus = None,
     memory_mib: Memory = None,
     nodes: Annotated[int | None, typer.Option(help="Only 1: wider jobs are simulated.", hidden=True)] = None,
-    priority: Annotated[int | None, typer.Option(help="A job of higher priority goes first.  [default: 0]")] = None,
+    priority: Annotated[int | None, typer.Option(help="A job with a higher priority goes first.  [default: 0]")] = None,
     retries: Annotated[
         int | None, typer.Option(help="How often a job starts over after its own failure.  [default: set by the site]")
     ] = None,
@@ -70,16 +70,16 @@ def submit(
     ] = None,
     compute_limit: Annotated[
         str | None,
-        typer.Option(metavar="2h", help="The computing time of all its slices together.  [default: no limit]"),
+        typer.Option(metavar="2h", help="The most computing time, all slices together.  [default: no limit]"),
     ] = None,
     needs_at_least: Annotated[
-        str | None, typer.Option(metavar="20m", help="Start only where an agent has so much time left.")
+        str | None, typer.Option(metavar="20m", help="Start only on an agent with this much time left.")
     ] = None,
     disk: Annotated[
-        str | None, typer.Option(metavar="MIB", help="The most that it writes, in MiB, or as in 20G.")
+        str | None, typer.Option(metavar="MIB", help="The most that it can write, in MiB, or as in 20G.")
     ] = None,
     silent_limit: Annotated[
-        str | None, typer.Option(metavar="30m", help="End it if it writes nothing for so long.  [default: no limit]")
+        str | None, typer.Option(metavar="30m", help="End it if it writes nothing for this long.  [default: no limit]")
     ] = None,
     env: Environment = None,
     array: Annotated[
@@ -90,7 +90,7 @@ def submit(
     mount: Mounts = None,
     keep: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATTERN", help="Keep only such files of /job; repeatable.  [default: all]"),
+        typer.Option(metavar="PATTERN", help="Keep only matching files of /job; repeatable.  [default: all]"),
     ] = None,
     deliver_to: Annotated[
         str | None, typer.Option(metavar="URL", help="The target to which the result is copied, with {job} in it.")

@@ -23,7 +23,7 @@ app = typer.Typer(no_args_is_help=True, help="Make, list, end and replace tokens
 
 LONGEST_SECRET = 256
 
-To = Annotated[Path | None, typer.Option(metavar="FILE", help="Write it to this new file, mode 0600, not to stdout.")]
+To = Annotated[Path | None, typer.Option(metavar="FILE", help="Write it to this new file (mode 0600), not to stdout.")]
 
 
 @app.command()
@@ -45,7 +45,7 @@ def create(
     if role == "user" and group is None:
         raise BadInput("a user's token needs --group: the group whose jobs it is for")
     if manager and role != "user":
-        raise BadInput("--manager goes with --role user: a manager is a user of the group")
+        raise BadInput("--manager needs --role user, because a manager is a user of the group")
     request = checked(TokenRequest, role=role, name=name, group=group, manager=manager, days=days)
     return Answer(_issue(request, local=local) if to is None else _write(to, lambda: _issue(request, local=local)))
 
@@ -95,7 +95,7 @@ def rotate(
 
 def _id(text: str) -> str:
     if text != "own" and not re.fullmatch("[0-9a-f]{12}", text):
-        raise BadInput(f"{text!r} is no token's id: it has 12 digits and letters a to f; see `glean token list`")
+        raise BadInput(f"{text!r} is not a token's id, which has 12 digits and letters a to f; see `glean token list`")
     return text
 
 
@@ -137,7 +137,7 @@ def _write(path: Path, issued: Callable[[], str]) -> str:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        raise BadInput(f"{path} is there already; a token is never overwritten") from None
+        raise BadInput(f"{path} already exists; a token is never overwritten") from None
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from None
     try:

@@ -45,7 +45,7 @@ def ask(url: str, path: str, ca_file: Path | None, *, within_s: float, token: st
     if address.scheme not in {"http", "https"} or not address.host:
         raise Unread(f"control's address must be like https://HOST:8642: {url!r}")
     if token and address.scheme != "https" and address.host not in LOOPBACK:
-        raise Unread("off this machine the token must not travel in the clear; use https://")
+        raise Unread("the token must not leave this machine unencrypted; use https://")
     address = address.copy_with(port=address.port or 8642, raw_path=path.encode())
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
