@@ -303,7 +303,7 @@ class JobSpec(Shape):
 
     @property
     def keep(self) -> tuple[str, ...]:
-        """The patterns of the files that are kept of the job's folder; empty if all are."""
+        """The patterns of the files that are kept from the job's folder; empty if all are."""
         return () if self.outputs is None else self.outputs.keep
 
     def resolved(

@@ -343,7 +343,7 @@ class Heartbeat(VersionedMessage):
 
     attempts: Annotated[tuple[AttemptRef, ...], Field(fail_fast=True, max_length=4096)] = ()
     clock_ahead_s: Seconds | None = None
-    """The least by which the agent's clock is ahead of control's, negative if it is behind; None if not measured."""
+    """A lower bound of how far the agent's clock is ahead of control's, negative if behind; None if not measured."""
 
 
 class Order(StrEnum):
@@ -458,7 +458,7 @@ class Slice(Message):
 
 
 class Checkpointed(VersionedMessage):
-    """The attempt published this whole checkpoint in a periodic save, and continues to compute.
+    """The attempt published this complete checkpoint in a periodic save, and continues to compute.
 
     The message is sent to `/jobs/J/attempts/A/checkpointed`. Within an attempt the checkpoints' numbers increase. A
     repeated report is not an error. `slice` contains the times of the attempt so far.
@@ -477,7 +477,7 @@ class Checkpointed(VersionedMessage):
 
 
 class Saved(VersionedMessage):
-    """The attempt ended with this whole, published checkpoint."""
+    """The attempt ended with this complete, published checkpoint."""
 
     checkpoint: Checkpoint
     slice: Slice
@@ -535,9 +535,9 @@ class ReturnReason(StrEnum):
     CHECKPOINT_BROKEN = "checkpoint broken"
     """A file of the checkpoint is missing or damaged."""
     CANNOT_RESTORE = "cannot restore"
-    """The checkpoint is whole, but the restore failed on this node. It might succeed on another node."""
+    """The checkpoint is intact, but the restore failed on this node. It might succeed on another node."""
     INCOMPATIBLE = "incompatible"
-    """This node lacks something that the checkpoint needs, as `detail` explains. The checkpoint still counts as whole.
+    """This node lacks something that the checkpoint needs, as `detail` explains. The checkpoint still counts as intact.
     The job is not offered to this node again."""
     SAVE_FAILED = "save failed"
     """The job ran, and every save failed. `detail` explains why the first one failed."""

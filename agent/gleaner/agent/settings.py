@@ -20,8 +20,8 @@ class SiteAgentSettings(FileSettings):
     default_file: ClassVar[Path] = Path("/etc/gleaner/agent.toml")
 
     control_url: Addresses = ("http://127.0.0.1:8643",)
-    """The agents' door of each control program, with the name that stands in its certificate. The first that answers
-    and leads is used."""
+    """The agents' door of each control program, with the name in its certificate. The first that answers and leads is
+    used."""
     ca_file: Path | None = None
     """The certificate authority of control's certificate, if it is not one that the system trusts."""
     storage: Path = Path("/var/lib/gleaner/storage")
@@ -29,7 +29,8 @@ class SiteAgentSettings(FileSettings):
     work: Path = Path("/var/lib/gleaner/work")
     """A folder on the node's own disk, for the jobs' folders."""
     runtime: Kind = "auto"
-    """The runtime of containers. `auto`: Docker if its engine answers and has our runtime, else the helper (`criu`)."""
+    """The runtime of containers. `auto` means Docker if its engine answers and has our runtime, or else the helper
+    (`criu`)."""
     images: Path | None = None
     """The folder with image files (`runtime.images`) from which a node with the node helper loads missing images."""
     images_allowed: tuple[str, ...] = ("gleaner/*",)
@@ -43,22 +44,22 @@ class SiteAgentSettings(FileSettings):
     images_keep_days: float = Field(default=30, ge=0)
     """An image that an agent has pulled is removed after this many days without use, or when the disk is full."""
     images_limit_gib: float = Field(default=200, gt=0)
-    """The largest size of all images that agents have brought to the node. When one more needs room, the one that was
-    not used for the longest time is removed first."""
+    """The largest size of all images that agents have brought to the node. When another needs room, the one that has
+    been unused for longest is removed first."""
     disk_mib_per_job: int = Field(default=20_480, ge=1)
-    """The largest size of a job's folder and all other files that it writes on the node. A job with more ends as
-    failed."""
+    """The largest size of a job's folder and all other files that it writes on the node. A job that exceeds it
+    fails."""
     inodes_per_job: int = Field(default=500_000, ge=1, le=MOST_INODES)
     """The greatest number of files and folders that a job can have on the node's disk."""
     disk_reserve_mib: int = Field(default=1024, ge=0)
-    """With less free space on the disk, no job starts, and the job that uses most is saved. With less than half of it,
-    that job is ended. Choose more where other services share `/var`."""
+    """The free space on the disk below which no job starts and the job that uses most is saved. Below half of it, that
+    job is ended. Choose more where other services share `/var`."""
     docker_url: str = "unix:///var/run/docker.sock"
     """The socket of Docker Engine."""
     cpus: int | None = Field(default=None, ge=1)
     """The cores that jobs can use. By default all cores of the allocation."""
     memory_mib: int | None = Field(default=None, ge=1)
-    """The memory for jobs and, of that, 64 MiB for their restores. By default all memory of the allocation."""
+    """The memory for jobs, including 64 MiB for their restores. By default all memory of the allocation."""
     save_bandwidth_mib_s: float | None = Field(default=None, gt=0)
     """The rate at which a node saves memory to the storage, all jobs together, until the node has measured it. By
     default a usual rate for the node's runtime (`save_cost.ASSUMED_MIB_S`). Choose less where storage is slow."""
@@ -78,8 +79,8 @@ class SiteAgentSettings(FileSettings):
     lazy_restore: Literal["never", "auto"] = "never"
     """With `auto`, restored jobs run before their memory has arrived (Linux 5.15)."""
     early_saves: bool = True
-    """Save all jobs early in the slice on a node that has not measured enough saves. False only where a lost first
-    slice does not matter."""
+    """Save all jobs early in the slice on a node that has not measured enough saves. Choose false only where a lost
+    first slice does not matter."""
     shortest_period_s: float = Field(default=60, gt=0)
     """The least time between two saves of a running job."""
     shortest_slice_s: float = Field(default=300, ge=0)

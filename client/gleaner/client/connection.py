@@ -1,7 +1,7 @@
 """The connection to control, for both clients: its addresses, repeated tries, and each failure as one line.
 
 Reads are repeated if the answer is lost. So is a submission, because it carries a key by which control recognizes it.
-No other write that may have arrived is repeated. A request that cannot have arrived, because there was no connection,
+No other write that might have arrived is repeated. A request that cannot have arrived, because there was no connection,
 is repeated for some seconds in case control is being restarted. If there are several addresses, the next one is tried
 immediately.
 """
@@ -84,7 +84,7 @@ class Connection:
     ) -> Steps[T]:
         """Return control's answer to a request that changes something.
 
-        A request that may have arrived is repeated only if it has a key, by which control recognizes it.
+        A request that might have arrived is repeated only if it has a key, by which control recognizes it.
         """
         content = body.model_dump_json() if isinstance(body, BaseModel) else body
         headers = {"Content-Type": "application/json"} | ({"Idempotency-Key": key} if key else {})
@@ -122,7 +122,7 @@ class Connection:
                     failure, can_have_arrived = error, True
                 if not failure.is_away:
                     raise failure
-                self.urls = [*self.urls[1:], self.urls[0]]  # never empty, since several threads may ask
+                self.urls = [*self.urls[1:], self.urls[0]]  # never empty, since several threads can ask
                 if others_to_try and (is_repeatable or not can_have_arrived):
                     others_to_try -= 1
                     continue
@@ -216,7 +216,7 @@ def _authorities(settings: "ClientSettings") -> ssl.SSLContext | bool:
 
 
 def _was_refused(error: httpx.HTTPError) -> bool:
-    """Return True if there was no connection, so that no byte of the request was sent, and another try may succeed.
+    """Return True if there was no connection, so that no byte of the request was sent and another try might succeed.
 
     An unknown host name and an untrusted certificate do not count, because another try would fail as well.
     """

@@ -18,13 +18,13 @@ class ErrorKind(StrEnum):
     INVALID = "invalid"
     """An option or a setting is wrong. Nothing was done."""
     CONFLICT = "conflict"
-    """The present state does not allow this. For example, a job that has ended cannot be cancelled."""
+    """The current state does not allow this. For example, a job that has ended cannot be cancelled."""
     FORBIDDEN = "forbidden"
     """The caller does not have the right to do this."""
     NO_PROOF = "no proof"
     """There is no usable token, or control does not know it. No other call will work either."""
     AWAY = "away"
-    """Control cannot be reached or cannot answer now. A later try may succeed."""
+    """Control cannot be reached or cannot answer now. A later try might succeed."""
     NOT_CONNECTED = "not connected"
     """There was no connection, so no part of the request has arrived."""
     TIMED_OUT = "timed out"
@@ -47,7 +47,7 @@ class ClientError(Exception):
 
     @property
     def is_away(self) -> bool:
-        """Return True if control could not be reached, so that the same call may succeed later."""
+        """Return True if control could not be reached, so that the same call might succeed later."""
         return self.kind in {ErrorKind.AWAY, ErrorKind.NOT_CONNECTED, ErrorKind.TIMED_OUT}
 
 

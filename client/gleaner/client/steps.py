@@ -212,7 +212,7 @@ def _with_result(steps: Steps[T]) -> Items[Any]:
 
 
 def _from_thread(parts: AsyncIterator[bytes], loop: asyncio.AbstractEventLoop) -> Iterator[bytes]:
-    """Yield, in another thread, what is read in the thread of the loop."""
+    """Yield in another thread the parts that are read in the thread of the loop."""
 
     async def read() -> bytes:
         return await anext(parts, b"")

@@ -92,7 +92,7 @@ def fetch(
         cannot.
         """
         done.extend(_there(folder, wanted))
-        with suppress(StorageError, ImportError):  # zstandard may be missing where only `glean` is installed
+        with suppress(StorageError, ImportError):  # zstandard might be missing where only `glean` is installed
             from gleaner.agent.checkpoints.folder_storage import FolderStorage
 
             if not done and os.path.realpath(result.storage) == result.storage:

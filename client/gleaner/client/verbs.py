@@ -218,7 +218,8 @@ class Verbs:
         self, job: int | ResultRow, *, to: str | Path, only: Sequence[str] = (),
         on_bytes: Callable[[int], None] = lambda _: None,
     ) -> Steps[Fetched]:  # fmt: skip
-        """Fetch the files that a job has left, unless they are there. The new folder `to` gets its name at the end.
+        """Fetch the files that a job has left, unless they are there. The new folder `to` appears only when it is
+        complete.
 
         `only` are patterns of the files to fetch. Links are neither created nor followed. `on_bytes` is called with the
         size of each part.
@@ -478,7 +479,7 @@ class Verbs:
         self, nodes: Sequence[str], *, spanning: Spanning = Spanning.REFUSE, leave_others: bool = False,
         dry_run: bool = False,
     ) -> Steps[DrainRow]:  # fmt: skip
-        """Begin to drain nodes for maintenance. `follow_drain` waits until they are empty."""
+        """Start to drain nodes for maintenance. `follow_drain` waits until they are empty."""
         wanted = checked(
             DrainRequest, nodes=tuple(nodes), spanning=spanning, leave_others=leave_others, dry_run=dry_run
         )
@@ -486,7 +487,7 @@ class Verbs:
 
     @Verb
     def resume(self, nodes: Sequence[str]) -> Steps[DrainRow]:
-        """Begin to resume nodes that a drain has emptied. `follow_drain` waits until they are in use."""
+        """Start to resume nodes that a drain has emptied. `follow_drain` waits until they are in use."""
         return self._write("POST", "/v1/nodes/resume", DrainRow, checked(ResumeRequest, nodes=tuple(nodes)))
 
     @ItemVerb
@@ -511,7 +512,7 @@ class Verbs:
 
     @Verb
     def report(self, *, month: str = "", accounting: bool = False) -> Steps[MonthReport]:
-        """Return a month's node time, and the users who got the harvest.
+        """Return a month's node time, and the users who received the harvest.
 
         `accounting` adds the waits of regular jobs.
         """

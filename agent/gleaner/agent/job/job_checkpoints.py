@@ -47,7 +47,7 @@ LONGEST_CHAIN_AT_THE_END = 2 * LONGEST_CHAIN
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A place in a chain of checkpoints, each of which may share files with those before it. The first `place` is 1."""
+    """A place in a chain of checkpoints, each of which can share files with earlier ones. The first `place` is 1."""
 
     name: str
     place: int
@@ -93,7 +93,7 @@ class JobCheckpoints:
     _storage_since_s: float | None = None
     """The instant at which the current work with the storage began, by the monotonic clock; None if there is none."""
     _latest: Checkpoint | None = None
-    """The checkpoint with which the next one may share blocks."""
+    """The checkpoint with which the next one can share blocks."""
     _restored_archive: FolderArchive | None = None
     """The archive from which the job was restored, until it has a newer checkpoint."""
     _restored_s: float = -math.inf
@@ -222,7 +222,7 @@ class JobCheckpoints:
         self._is_storage_full = False
 
     def _base(self, name: str, *, at_the_end: bool) -> FolderArchive | None:
-        """Return the archive with which the checkpoint of this name may share files; None for a full checkpoint.
+        """Return the archive with which the checkpoint of this name can share files; None for a full checkpoint.
 
         If the storage is full, a longer chain is better than no checkpoint.
         """

@@ -22,7 +22,7 @@ class _Redirected(TransferFailure):
 
 
 class Https(RemoteServer):
-    """A URL of a server that is reached by fsspec in a session of ours, so that every answer is checked."""
+    """A URL of a server that fsspec reaches in our own session, so that every answer is checked."""
 
     def __init__(self, url: str, access: Access) -> None:
         super().__init__(url, access)
@@ -74,7 +74,7 @@ class Https(RemoteServer):
         self._follow(f"{self.url.rstrip('/')}/{path}", ask, allowed_urls.DELIVER)
 
     def _follow(self, url: str, ask: Callable[[str, dict[str, Any]], Any], use: allowed_urls.UrlUse) -> Any:
-        """Send the request to the server, and to each server to which it redirects and which the site allows."""
+        """Send the request to the server, and follow redirects to other servers that the site allows."""
         place = url
         for _ in range(1 + MOST_REDIRECTS):
             shown = allowed_urls.shown(place)

@@ -125,7 +125,7 @@ def _output(child: "subprocess.Popen[bytes]", limits: Limits, stop: threading.Ev
 
 
 def _check_end(child: "subprocess.Popen[bytes]") -> None:
-    """Raise `TransferFailure` unless the child, whose output has ended, exits with success."""
+    """Raise `TransferFailure` unless the child, whose output has ended, exits successfully."""
     text = " ".join(cast("IO[bytes]", child.stderr).read(LONGEST_LINE).decode(errors="replace").split())
     line = "".join(letter if letter.isprintable() else "?" for letter in text)  # it can contain a name from a job
     try:

@@ -67,7 +67,7 @@ def show_detail(caller: User, campaign: CampaignPath) -> CampaignDetail:
 
 @router.delete("/v1/campaigns/{campaign}", responses=documented(404, 409, 422))
 def remove_campaign(caller: User, campaign: CampaignPath) -> CampaignStatus:
-    """Remove all jobs of a campaign that has ended from all lists, with their results and logs."""
+    """Remove all jobs of an ended campaign from all lists, with their results and logs."""
     return _to_each(caller, campaign, lambda db: retention.remove_campaign(db, campaign))
 
 
@@ -112,7 +112,8 @@ def cancel_campaign(caller: User, campaign: CampaignPath) -> CampaignStatus:
 def rerun_campaign(
     caller: User, campaign: CampaignPath, change: Annotated[CampaignRerun | None, examples.A_RERUN] = None
 ) -> Submitted:
-    """Run the failed jobs of the campaign again, or those with the given indices. All of them wait, or none."""
+    """Run the failed jobs of the campaign again, or those with the given indices. If one of them is refused, all
+    are."""
     wanted = change or CampaignRerun()
     with caller.writing() as db:
         _check_may_change(caller, db, campaign)

@@ -38,7 +38,8 @@ ImagePath = Annotated[ImageName, Path(description="The group's name for the imag
 
 @router.get("", responses=documented(422))
 def list_images(caller: User, group: Group = None) -> tuple[ImageRow, ...]:
-    """Return the images of the caller's group and the published ones. An admin gets those of all groups or of one."""
+    """Return the images of the caller's group and the published ones. An admin receives those of all groups or of
+    one."""
     only = caller.acts_for(group) if group is not None or caller.group is not None else None
     with caller.reading() as db:
         return images.rows(db, only) + (() if only is None else images.rows(db, EVERYBODY))
@@ -101,7 +102,7 @@ def unpublish(caller: Admin, image: ImagePath) -> ImageRow:
 @router.post("", status_code=201, responses=documented(409, 413, 422, 502))
 @STORES
 def push(caller: User, pushed: Annotated[ImagePush, examples.AN_IMAGE_PUSH]) -> ImageRow:
-    """Store an image that was uploaded completely, and give it its name in the group."""
+    """Store an image that has been uploaded completely, and give it its name in the group."""
     state, sent = caller.state, Upload(caller, "images", pushed.image_id, pushed.group, pushed.size_bytes)
     name, key, registries = tagged(pushed.name), image_key(pushed.image_id), state.settings.images.registries
     with sent.opened() as file:

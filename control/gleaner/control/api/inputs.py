@@ -45,7 +45,7 @@ def _is_there(caller: Caller, key: str, digest: str) -> bool:
 @router.post("", status_code=201, responses=documented(409, 413, 422, 502))
 @STORES
 def put(caller: User, given: Annotated[InputPut, examples.AN_INPUT]) -> InputRow:
-    """Store an input that was uploaded completely."""
+    """Store an input that has been uploaded completely."""
     state, sent = caller.state, Upload(caller, "inputs", given.content, given.group, given.size_bytes)
     key = input_key(sent.group, given.content)
     row = InputRow(content=given.content, group=sent.group, size_bytes=given.size_bytes, used_s=caller.now_s)

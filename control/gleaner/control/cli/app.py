@@ -138,7 +138,7 @@ def _give_up_stdout() -> None:
 
 
 def _failure(error: Exception, verb: str) -> tuple[str, int] | None:
-    """Return the message and exit code for a failure of control or a mistake of the user, or None for a bug of ours."""
+    """Return the message and exit code for a failure of control or a mistake of the user, or None for our own bug."""
     from pydantic import ValidationError
 
     from gleaner.client import ClientError
@@ -160,7 +160,7 @@ def _failure(error: Exception, verb: str) -> tuple[str, int] | None:
         return str(error), BadInput.exit_code
     if not isinstance(error, ValidationError):
         return None
-    first = error.errors()[0]  # of an argument that is taken as it is
+    first = error.errors()[0]  # of an argument that is used unchanged
     return complaint(".".join(str(part) for part in first["loc"]), first), BadInput.exit_code
 
 

@@ -6,7 +6,7 @@ import sys
 
 
 def _hold_the_places() -> None:
-    """Occupy the number of a closed stdin, stdout or stderr, so that no file that is opened later gets it.
+    """Occupy the number of a closed stdin, stdout or stderr, so that no file that is opened later receives it.
 
     Otherwise our output would be written into one of our own files or connections. A closed stdout still counts as
     closed, which `render` reports.
@@ -15,7 +15,7 @@ def _hold_the_places() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is the closed stream's
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is the closed stream's
     if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
         sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
 

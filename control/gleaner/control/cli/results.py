@@ -34,8 +34,8 @@ def results(
 ) -> Answer:
     """Fetch the output files of ended jobs.
 
-    Each job gets its own folder: DIR/job-JOB, or in a campaign DIR/campaign-C/NAME-INDEX. Results that are there
-    already are not fetched again. Links are never followed or created.
+    Each job has its own folder, which is DIR/job-JOB, or in a campaign DIR/campaign-C/NAME-INDEX. Results that are
+    already there are not fetched again. Links are never followed or created.
     """
     if bool(jobs) == (campaign is not None):
         raise BadInput("name the jobs whose output to fetch, or --campaign C")
@@ -71,7 +71,7 @@ def folder_name(row: ResultRow) -> str:
 def _fetch(
     control: Client, wanted: Mapping[int | ResultRow, Path], only: Sequence[str]
 ) -> Iterator[tuple[int, Fetched | ClientError]]:
-    """Fetch several results at once. Yield each, in the order of the jobs, up to a failure that stops all."""
+    """Fetch several results at the same time. Yield each, in the order of the jobs, up to a failure that stops all."""
     stop = threading.Event()
     done, arrived_bytes = 0, 0
 

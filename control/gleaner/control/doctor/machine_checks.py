@@ -37,7 +37,8 @@ def clock(look: Look) -> Finding:
 def service_account(look: Look) -> Finding:
     """Check the service account and its storage.
 
-    Only this account can have write access to the storage, because whoever can write there can become root on a node.
+    Only this account can have write access to the storage, because a user who can write there can become root on a
+    node.
     """
     if look.role is MachineRole.NODE:
         _ = look.privileged  # with a wrong account, this is not checked

@@ -181,7 +181,7 @@ def nodes(look: Look) -> Finding:
 
 @check("agents", (CONTROL,))
 def agents(look: Look) -> Finding:
-    """Check that agents start: control's own report, and Slurm's reason why they wait if none runs."""
+    """Check that agents start, by control's own report and, if none runs, by Slurm's reason why they wait."""
     if trouble := problem(look):
         return fault(f"control reports a problem: {trouble}", "glean doctor node on one of the nodes; control's log")
     found = _queued_agents(look)

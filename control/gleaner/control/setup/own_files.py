@@ -32,8 +32,8 @@ Answers = Mapping[str, dict[str, Any]]  # for each role
 class OwnFile(NamedTuple):
     """A file or a folder.
 
-    An admin may edit a `settings` file. The content of a `brief` file is not shown. A `data` folder is removed only
-    with --purge.
+    An admin is allowed to edit a `settings` file. The content of a `brief` file is not shown. A `data` folder is
+    removed only with --purge.
     """
 
     path: str

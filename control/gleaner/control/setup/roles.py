@@ -134,7 +134,7 @@ def _account(machine: TargetMachine, wanted: SiteAnswers) -> Wanted:
         ("useradd", "-u", numbers[0], "-g", numbers[1], "-M", "-d", "/nonexistent", "-s", "/usr/sbin/nologin",
          name),
     )  # fmt: skip
-    remove = ("sh", "-c", f"userdel {name}; groupdel {name} 2>/dev/null || [ $? = 6 ]")  # the group may be gone
+    remove = ("sh", "-c", f"userdel {name}; groupdel {name} 2>/dev/null || [ $? = 6 ]")  # the group might be gone
     return _live(machine, Command("account", add, (remove,)), "getent", "passwd", name)
 
 

@@ -1,4 +1,4 @@
-"""The lines that Slurm needs for agents. Setup prints them for an admin to paste, and edits no file of Slurm.
+"""The lines that Slurm needs for agents. Setup prints them for an admin to paste, and never edits Slurm's files.
 
 `slurm_lines` is pure: it takes the output of `scontrol show config` and `scontrol show partition`. If a site already
 preempts jobs, or has partitions of different tiers, our lines would change which jobs have to leave for which. In that

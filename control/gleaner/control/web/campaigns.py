@@ -45,7 +45,7 @@ def results(caller: User, campaign: CampaignPath) -> StreamingResponse:
 
     The archive is complete only if its end is there, which is missing if a result is damaged.
     """
-    campaigns.show(caller, campaign)  # raises an error unless the caller may see it
+    campaigns.show(caller, campaign)  # raises an error unless the caller is allowed to see it
     name = f'attachment; filename="campaign-{campaign}.tar"'
     headers = {"Content-Disposition": name}
     return StreamingResponse(_packed(caller, campaign), media_type="application/x-tar", headers=headers)

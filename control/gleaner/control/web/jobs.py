@@ -79,7 +79,7 @@ def last_save(detail: JobDetail) -> LastSave | None:
 
 
 def ending_reason(slice_: AttemptRow) -> str:
-    """Return the reason for the end of a slice. If there is no detail, the kind of the ending may be the reason."""
+    """Return the reason for the end of a slice. Without a detail, the kind of the ending can be the reason."""
     return slice_.detail or REASONS.get(slice_.ending or "", "")
 
 

@@ -59,7 +59,7 @@ class SignIn:
 
 
 def own_path(wanted: str) -> str:
-    """Return the page to continue with. It is always one of ours, whatever an address contains.
+    """Return the page to continue with. It is always one of our pages, whatever an address contains.
 
     >>> own_path("/web/jobs?state=New"), own_path("https://evil.example/web"), own_path("//evil.example")
     ('/web/jobs?state=New', '/web', '/web')
@@ -72,7 +72,7 @@ Next = Annotated[str, Query(alias="next", max_length=2000)]
 
 @router.get(SIGN_IN)
 async def sign_in_page(request: Request, wanted: Next = ROOT) -> Response:
-    """Return the form for a token. A script of ours posts the code behind the `#`."""
+    """Return the form for a token. Our script posts the code behind the `#`."""
     return page(request, "sign_in.html", next=own_path(wanted), why="")
 
 
