@@ -94,7 +94,7 @@ def test_a_credential_is_accepted_once_also_by_a_munged_that_has_forgotten_it(
     assert "it was used already" in detail(cluster.client.get("/v1/status", headers=headers), 401)
     daemon.stop()
     daemon.start()
-    assert "was used already" in detail(cluster.client.get("/v1/status", headers=headers), 401)
+    assert "has already been used" in detail(cluster.client.get("/v1/status", headers=headers), 401)
 
 
 def test_a_credential_is_good_for_its_own_request_only(cluster: ApiHarness, daemon: Daemon) -> None:
@@ -144,7 +144,7 @@ def test_rules_say_who_a_unix_user_is(harness: ApiHarness, daemon: Daemon, tmp_p
 
 
 def test_where_no_rule_is_set_everybody_needs_a_token(harness: ApiHarness, daemon: Daemon) -> None:
-    assert "takes no munge credentials" in detail(harness.client.get("/v1/status", headers=proof(daemon)), 401)
+    assert "accepts no munge credentials" in detail(harness.client.get("/v1/status", headers=proof(daemon)), 401)
 
 
 def test_another_user_is_not_taken_for_me(cluster: ApiHarness, daemon: Daemon, tmp_path: Path) -> None:

@@ -144,13 +144,13 @@ def test_a_weaker_token_is_not_made_into_a_stronger_one_of_the_same_owner(harnes
     weak = harness.admin.get("/v1/tokens").json()
     ids = {each["manager"]: each["id"] for each in weak if each["name"] == "mary"}
     line = detail(mary.post(f"/v1/tokens/{ids[True]}/rotate"), 403)
-    assert line == f"token {ids[True]} is that of a manager: rotate it with itself, or ask an admin"
+    assert line == f"token {ids[True]} belongs to a manager: rotate it with itself, or ask an admin"
     assert strong.get("/v1/status").status_code == 200, "a refusal changes nothing"
     short, (long_,) = made(harness, "user", "bob", "atlas", days=1), made_id(harness, "bob", days=30)
     assert short.get("/v1/status").status_code == 200
-    assert "is good for longer than the one that you send" in detail(short.post(f"/v1/tokens/{long_}/rotate"), 403)
+    assert "is valid for longer than the one that you send" in detail(short.post(f"/v1/tokens/{long_}/rotate"), 403)
     (endless,) = made_id(harness, "bob")
-    assert "is good for longer" in detail(short.post(f"/v1/tokens/{endless}/rotate"), 403)
+    assert "is valid for longer" in detail(short.post(f"/v1/tokens/{endless}/rotate"), 403)
     assert short.post("/v1/tokens/own/rotate").status_code == 201
     assert mary.post(f"/v1/tokens/{ids[True]}/revoke").status_code == 200, "whoever finds one stolen may end it"
     assert "was revoked" in detail(
@@ -277,7 +277,7 @@ def test_a_write_that_ends_in_a_bug_of_ours_has_its_line_too(
     told = detail(audited.user.post(f"/v1/jobs/{job}/hold"), 500)
     found = lines(tmp_path)
     assert [(each["what"], each["status"]) for each in found] == [("submit", 201), ("hold", 500)]
-    assert told.endswith(f"its log says what (request {found[1]['request']})")
+    assert told.endswith(f"its log shows what (request {found[1]['request']})")
     assert found[0]["request"] != found[1]["request"]
 
 

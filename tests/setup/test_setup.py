@@ -231,7 +231,7 @@ def test_a_wrong_answer_is_one_line_and_changes_nothing(
 
 
 FOREIGN = {
-    shipped.EPILOG: (NODE, "is foreign, or was changed by hand: move it away"),
+    shipped.EPILOG: (NODE, "is foreign, or was changed by hand: move it,"),
     "/etc/gleaner/tls/ca.pem": (CONTROL, "is foreign: move it and its key away"),
     "/data/gleaner/notes": (CONTROL, "/data/gleaner is not empty, and has mode"),
     "/etc/gleaner/privileged.json": (NODE, "cannot read"),

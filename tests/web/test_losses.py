@@ -92,7 +92,7 @@ def test_agents_that_are_not_heard_of_are_counted_with_what_to_do(harness: ApiHa
     assert "heard of" not in browser.good("/web").text
     harness.now_s += 5
     shown = browser.good("/web")
-    assert "3 agents on 2 nodes have not been heard of for 3 min 5 s" in shown.text
+    assert "3 agents on 2 nodes have not been heard from for 3 min 5 s" in shown.text
     assert "/web/agents?text=silent" in shown.links()
     assert browser.good("/web/agents?text=silent").text.count("silent ") >= 3
 

@@ -1,6 +1,6 @@
 """Gleaner for Python programs. `Client` and `AsyncClient` offer the verbs of `glean` as methods (docs/python.md).
 
-Importing this package loads httpx and pydantic, and no module of the server.
+Importing this package loads httpx and pydantic, but not the server.
 """
 
 from gleaner.agent.job_spec import InputSpec, JobSpec, UrlInputSpec

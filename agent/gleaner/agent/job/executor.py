@@ -303,7 +303,7 @@ class Executor:
             turn.result()
 
     async def _save_in_turn(self, container: ContainerId) -> None:
-        """Save the job when a slot is free. At the agent's end, save it only if no other save becomes late."""
+        """Save the job when a slot is free. At the agent's end, save it only if that makes no other save late."""
         saves = self.context.saves
         async with saves.slot(waits=self._is_vacating()) as slot:
             await saves.wait_for_others(

@@ -77,7 +77,7 @@ class MungeLogin:
     async def identity(self, scope: Scope, headers: Headers) -> Identity:
         """Return the caller. Raises 401, 403 for a user to whom no rule applies, or 503."""
         if not self._settings.allow:
-            raise _unauthorized("control takes no munge credentials here: ask an admin for a token")
+            raise _unauthorized("control accepts no munge credentials here: ask an admin for a token")
         credential = headers["authorization"][len("munge ") :].strip()
         proof = _PROOF.fullmatch(headers.get(PROOF, ""))
         if proof is None or len(credential) > LONGEST_CREDENTIAL:
@@ -99,13 +99,13 @@ class MungeLogin:
         if not hmac.compare_digest(found.payload.encode(), payload.encode()):
             raise _unauthorized("this munge credential was made for another request")
         if not -SKEW_S <= found.decoded_s - found.encoded_s <= TTL_S + SKEW_S:
-            raise _unauthorized(f"this munge credential is older than {TTL_S} s: are the clocks of the nodes the same?")
+            raise _unauthorized(f"this munge credential is older than {TTL_S} s: do the clocks of the nodes agree?")
         user, groups = _unix_names(found.uid)
         identity = identity_of(user, groups, self._settings.allow)
         if identity is None:  # checked before anything is stored, so that strangers use no memory
             raise HTTPException(403, f"no rule of [[munge.allow]] admits Unix user {user}: ask an admin")
         if not self._once.take(payload, user, until_s=found.encoded_s + TTL_S + SKEW_S, now_s=found.decoded_s):
-            raise _unauthorized("this munge credential was used already")
+            raise _unauthorized("this munge credential has already been used")
         return identity
 
     async def with_its_body(self, headers: Headers, receive: Receive) -> Receive:

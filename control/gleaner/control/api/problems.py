@@ -94,14 +94,14 @@ def answer_to(error: Exception) -> JSONResponse:
             return answer(503, str(error), headers=_LATER)
         case QueueError() | SQLAlchemyError():
             _log.error("the queue failed", trace=_trace(error))
-            return answer(503, "the queue's database failed; control's log says how", headers=_LATER)
+            return answer(503, "the queue's database failed; control's log shows how", headers=_LATER)
         case RuntimeError() if isinstance(error.__cause__, StorageError):  # a stream ends early
             _log.error("an answer broke off", why=str(error.__cause__))
             return answer(502, str(error.__cause__))
         case _:
             _log.error("unexpected", trace=_trace(error))
             where = f" (request {number})" if (number := request_id()) else ""
-            return answer(500, f"something is wrong in control itself; its log says what{where}")
+            return answer(500, f"something is wrong in control itself; its log shows what{where}")
 
 
 def _trace(error: Exception) -> str:

@@ -110,9 +110,7 @@ def _accounted(caller: User, begin_s: float, end_s: float) -> AccountedMonth:
             wait_s=TURN_S,  # each waiting call occupies a thread of the API
         )
     except TimeoutError:
-        raise HTTPException(
-            503, "Slurm's accounting has not answered an earlier question yet: try again later"
-        ) from None
+        raise HTTPException(503, "Slurm's accounting has not answered an earlier query yet: try again later") from None
     except ClusterError as error:
         raise HTTPException(503, str(error)) from error
 

@@ -38,10 +38,9 @@ def _in(threads_of: Callable[[ControlState], CapacityLimiter]) -> Callable[[Call
 
 
 READS_STORAGE = _in(lambda state: state.storage_threads)
-"""The decorator of a route that uses the storage, with a few threads."""
+"""The decorator of routes that use the storage, which run in a few separate threads."""
 STORES = _in(lambda state: state.storing_thread)
-"""The decorator of a route that adds an image or an input. This takes minutes, so these routes run one after the
-other."""
+"""The decorator of routes that add an image or an input. This takes minutes, so they run one after the other."""
 
 
 async def read_on(caller: Caller, chunks: Iterator[bytes]) -> AsyncGenerator[bytes]:

@@ -102,10 +102,10 @@ def _check_is_no_stronger(caller: Caller, db: Connection, token: str) -> None:
         return
     found = tokens.one(db, token)
     if found.manager and not me.manager:
-        raise HTTPException(403, f"token {token} is that of a manager: rotate it with itself, or ask an admin")
+        raise HTTPException(403, f"token {token} belongs to a manager: rotate it with itself, or ask an admin")
     if me.expires_s is not None and tokens.lasts_s(found) > tokens.lasts_s(tokens.one(db, me.token)):
         raise HTTPException(
-            403, f"token {token} is good for longer than the one that you send: rotate it with itself, or ask an admin"
+            403, f"token {token} is valid for longer than the one that you send: rotate it with itself, or ask an admin"
         )
 
 

@@ -61,7 +61,7 @@ class Upload:
     def __init__(self, caller: Caller, kind: Kind, content: str, group: str | None, size_bytes: int) -> None:
         settings = caller.state.settings
         if kind == "images" and not settings.images.push:
-            raise HTTPException(403, "this site takes no images from users ([images] push in control's settings)")
+            raise HTTPException(403, "this site accepts no images from users ([images] push in control's settings)")
         if kind == "inputs" and not settings.inputs.group_gib:
             raise HTTPException(403, "this site stores no inputs ([inputs] group_gib in control's settings)")
         caller.state.check_leads()
@@ -82,7 +82,7 @@ class Upload:
         Raises `Conflict` if there is no room.
         """
         if at + len(part) > self._size_bytes:
-            raise Invalid(f"at: the part ends behind the {self._size_bytes} bytes of the upload")
+            raise Invalid(f"at: the part ends after the {self._size_bytes} bytes of the upload")
         size = {"size_bytes": self._size_bytes, "group_bytes": self._limits.group_bytes}
         with self._caller.writing() as db:
             uploads.reserve(db, self._kind, self.group, self._content, **size, now_s=self._caller.now_s)
@@ -106,7 +106,7 @@ class Upload:
         A file that the caller refuses is removed and no longer counted. A file with the wrong content raises `Invalid`.
         """
         if self.put(b"", 0) < self._size_bytes:
-            raise Conflict(f"not all of {self._content} is here: send it again, which goes on from there")
+            raise Conflict(f"not all of {self._content} is here: send it again, and the upload continues from there")
         with _translated():
             file = self._path.open("rb")
         with file:
@@ -166,4 +166,4 @@ def _translated() -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageError(f"the storage does not take or give an upload: {error.strerror}") from error
+        raise StorageError(f"the storage cannot write or read an upload: {error.strerror}") from error

@@ -17,7 +17,7 @@ from gleaner.control.input_errors import one_line
 CONTROL, NODE, CLIENT = MachineRole.CONTROL, MachineRole.NODE, MachineRole.CLIENT
 ALL = (CONTROL, NODE, CLIENT)
 _LONGEST_ERROR = 200
-_LATE = not_checked("this check did not finish in time", "what it looks at hangs, or this machine is very busy")
+_LATE = not_checked("this check did not finish in time", "the thing that it checks hangs, or this machine is very busy")
 Function = Callable[[Look], Finding]
 
 

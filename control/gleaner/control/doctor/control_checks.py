@@ -27,7 +27,7 @@ _CURES = (
     ("mismatch", "use a name that the certificate has, or make it again: glean setup control --host NAME"),
     ("certificate", "ca_file must be the authority of control's certificate: copy it from control's machine again"),
     ("ca_file", "set ca_file to the authority of control's certificate, and let all users read it"),
-    ("SSL", "no https is spoken there: is its address right, and has control a certificate?"),
+    ("SSL", "there is no https at this address: is the address right, and does control have a certificate?"),
     ("", "is its address right, does control run and not hang, and does no firewall block its port?"),
 )
 """Words in a connection's error, and the remedy."""
@@ -41,7 +41,7 @@ def settings(look: Look) -> Finding:
     try:
         found = look.settings
     except Unread as error:
-        return fault(error.why, readable if error.is_denied else "mend that line; then run `glean config`")
+        return fault(error.why, readable if error.is_denied else "correct that line; then run `glean config`")
     if path is None:
         missing = fault("there is no /etc/gleaner/gleaner.toml", "glean setup control")
         return missing if is_control else ok("the defaults")
@@ -52,8 +52,8 @@ def settings(look: Look) -> Finding:
     has_password = bool(urlsplit(found.queue.url).password)
     return first(
         f"{path} is in order",
-        (has_password and place.mode & 0o004, warning, f"all may read the database's password in {path}", readable),
-        (place.mode & 0o022, fault, f"others than its owner may write to {path}", f"chmod 644 {path}"),
+        (has_password and place.mode & 0o004, warning, f"all can read the database's password in {path}", readable),
+        (place.mode & 0o022, fault, f"users other than its owner can write to {path}", f"chmod 644 {path}"),
         (look.is_refused(path, "r"), fault, f"{look.account_name} cannot read {path}", readable),
         (rounds.longest_s <= 0, warning, "agents need the whole round for themselves", "a shorter agent_needs_s"),
         (place.changed_s > started_s + 1, warning, f"{path} was changed after control's start", _RESTART),
@@ -102,7 +102,7 @@ def steps(look: Look) -> Finding:
     return first(
         seen,
         (values.get("failing"), fault, f"steps of control fail: {values.get('failing')}", "look at control's log"),
-        (late, fault, f"steps of control come to nothing: {', '.join(late)}", "control's log names what they wait for"),
+        (late, fault, f"steps of control never finish: {', '.join(late)}", "control's log names what they wait for"),
         (age_s > max(_USUAL_PERIODS * poll_s, _POLL_AT_LEAST_S), fault, seen, about_slurm),
     )
 
@@ -134,7 +134,7 @@ def certificate(look: Look) -> Finding:
     days = (ends_s - time.time()) / _DAY_S
     return first(
         f"ends in {days:.0f} days" if ends_s else "plain http, on this machine only",
-        (mode & 0o077, fault, "others may read the certificate's key", "chmod 600 the file that [api] key names"),
+        (mode & 0o077, fault, "other users can read the certificate's key", "chmod 600 the file that [api] key names"),
         (refused, fault, f"{look.account_name} cannot read {refused}, so control cannot start again", "chown them"),
         (ends_s and days < 0, fault, f"the certificate expired {-days:.0f} days ago", _RENEW),
         (ends_s and days < _CERTIFICATE_DAYS, warning, f"the certificate ends in {days:.0f} days", _RENEW),
@@ -171,12 +171,12 @@ def secret_key(look: Look) -> Finding:
     try:
         place = look.place(path)
     except Unread as error:
-        return warning(f"groups can keep no secrets: {error.why}", "put a backup there; or glean control prepare")
+        return warning(f"groups cannot keep secrets: {error.why}", "put a backup there; or glean control prepare")
     is_shared = path.resolve().is_relative_to(look.settings.storage.folder.resolve())
     is_others = place.mode & 0o077 or place.uid != look.account.pw_uid
     return first(
-        f"{path} is the service account's alone",
-        (is_shared, fault, f"{path} is on the shared storage", "move it, and mend [queue] secret_key_file"),
+        f"{path} can be read only by the service account",
+        (is_shared, fault, f"{path} is on the shared storage", "move it, and correct [queue] secret_key_file"),
         (is_others, fault, f"{path} is {place}", f"chown {look.account_name} {path}; chmod 600 {path}"),
     )
 
@@ -191,11 +191,11 @@ def token(look: Look) -> Finding:
     except Unread as error:
         if error.is_missing and (look.role is MachineRole.CONTROL or client.proof != "token"):
             return not_checked(f"there is no token in {path}, and munge proves who you are")
-        return fault(error.why, f"put a token alone into {path}, mode 600; an admin makes one: glean token")
+        return fault(error.why, f"put only a token into {path}, mode 600; an admin makes one: glean token")
     answer = look.answer_with_token("/v1/status")
     return first(
         f"control knows the token in {path}",
-        (mode & 0o077, fault, f"others may read the token in {path} (mode {mode:o})", f"chmod 600 {path}"),
+        (mode & 0o077, fault, f"other users can read the token in {path} (mode {mode:o})", f"chmod 600 {path}"),
         (answer.status in {401, 403}, fault, f"control refuses the token in {path}: {answer.values.get('detail')}",
          "ask an admin for a new one"),
     )  # fmt: skip

@@ -284,7 +284,7 @@ class Look:
         path = self.settings.client.token_file.expanduser()
         secret = self.text(path).strip()
         if not secret.isascii() or len(secret.split()) != 1 or secret[0] in "'\"":
-            raise Unread(f"{path} does not hold one token alone, without quotes or `Bearer`")
+            raise Unread(f"{path} does not contain exactly one token, without quotes or `Bearer`")
         return secret
 
     def answer_with_token(self, question: str) -> connection.HttpAnswer:

@@ -55,14 +55,14 @@ def service_account(look: Look) -> Finding:
     return first(
         f"{found.pw_name} ({found.pw_uid}), and {path} is its own",
         (0 in {found.pw_uid, owner}, fault, f"{path} is root's", f"chown it to the service account; chmod 700 {path}"),
-        (owner == _NOBODY, fault, f"{path} is nobody's here: the file system does not map its owners",
+        (owner == _NOBODY, fault, f"{path} belongs to nobody here: the file system does not map its owners",
          "NFS: does the server know the account, and is Domain in /etc/idmapd.conf the same everywhere?"),
         (owner != found.pw_uid, fault, f"{found.pw_name} is {found.pw_uid} here, and {path} is {owner}'s",
          "give the account one number on all machines"),
         (storage["foreign"], fault, f"{storage['foreign']} in {path} have another owner",
          f"chown -R --reference={path}"),
-        (mode & 0o022, fault, f"others may write into {path} (mode {mode:o})", f"chmod 700 {path}"),
-        (mode & 0o077, warning, f"others may look into {path} (mode {mode:o})", f"chmod 700 {path}"),
+        (mode & 0o022, fault, f"other users can write into {path} (mode {mode:o})", f"chmod 700 {path}"),
+        (mode & 0o077, warning, f"other users can look into {path} (mode {mode:o})", f"chmod 700 {path}"),
     )  # fmt: skip
 
 

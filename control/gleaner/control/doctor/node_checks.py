@@ -35,7 +35,7 @@ def agents_settings(look: Look) -> Finding:
     try:
         found = look.agent
     except Unread as error:
-        to_do = f"chmod 644 {path}" if error.is_denied else f"{_INSTALL}, or mend it: docs/admin/settings.md"
+        to_do = f"chmod 644 {path}" if error.is_denied else f"{_INSTALL}, or correct it: docs/admin/settings.md"
         return fault(error.why, to_do)
     round_s, wait_s = float("inf"), found.kill_wait_s
     with suppress(Unread):
@@ -44,7 +44,7 @@ def agents_settings(look: Look) -> Finding:
     needed_s = (wait_s or USUAL_KILL_WAIT_S) + found.margin_s + found.shortest_slice_s
     return first(
         f"{path} is in order",
-        (look.place(path).mode & 0o022, fault, f"others may write to {path}", f"chmod 644 {path}"),
+        (look.place(path).mode & 0o022, fault, f"other users can write to {path}", f"chmod 644 {path}"),
         (look.is_refused(path, "r"), fault, f"{look.account_name} cannot read {path}", f"chmod 644 {path}"),
         (needed_s >= round_s, fault, f"agents begin no job: they need {needed_s:g} s of a round of {round_s:g} s",
          f"lower margin_s or shortest_slice_s in {path}, or make control's rounds longer"),
@@ -85,7 +85,7 @@ def docker(look: Look) -> Finding:
     """Check Docker Engine if agents are to use it: its version, our runtime in it, and the rights to its socket."""
     kind = look.agent.runtime
     if kind == "criu":
-        return not_checked("by the agents' settings Docker is not used")
+        return not_checked("according to the agents' settings, Docker is not used")
     # If agents can use the node helper instead, a broken Docker is only a warning.
     judge = fault if kind == "docker" or _helper_trouble(look) else warning
     try:
@@ -143,7 +143,7 @@ def privileged_programs(look: Look) -> Finding:
     try:
         found = look.privileged
     except Unread as error:
-        return fault(error.why, f"{_INSTALL}, or mend that file")
+        return fault(error.why, f"{_INSTALL}, or correct that file")
     source = Path(next(iter(privileged_package.__path__))).parent
     every = (path for folder in ("privileged", "system") for path in (source / folder).rglob("*.[ps][yh]"))  # .py, .sh
     ours = {look.at(f"{found.library}/gleaner/agent/{path.relative_to(source)}"): path for path in every}
@@ -159,7 +159,7 @@ def privileged_programs(look: Look) -> Finding:
         return fault(str(error), f"chown root {found.user_jobs_key}; chmod 600; or copy the one of other nodes")
     return first(
         f"{len(ours)} files, of this version",
-        (foreign, fault, f"others than root may change {', '.join(map(str, foreign[:1]))}", "chown root; chmod go-w"),
+        (foreign, fault, f"not only root can change {', '.join(map(str, foreign[:1]))}", "chown root; chmod go-w"),
         (other, fault, f"not this version's: {', '.join(map(str, other[:3]))}", f"{_INSTALL} again"),
     )
 
@@ -171,7 +171,7 @@ def agent_program(look: Look) -> Finding:
     with suppress(Unread):
         name = str(look.health.values.get("agent_program") or name)
     if (path := shutil.which(name, path=f"{look.at('/usr/local/bin')}:{NODE_PATH}")) is None:
-        return fault(f"agents are started as {name}, which is not here", f"{_INSTALL}, or mend [cluster] agent_command")
+        return fault(f"agents are started as {name}, which is not here", f"{_INSTALL}, or set [cluster] agent_command")
     if Path(path).name != "glean-agent":
         return not_checked(f"{path} is a program of the site, which is not tried")
     ended = look.run_as_account(path, "--version")
@@ -194,7 +194,7 @@ def work_folder(look: Look) -> Finding:
         (place.uid != look.account.pw_uid or place.mode & 0o022, fault, f"{work} is {place}", f"{owner} {work}"),
         ((waiting.uid, waiting.mode) != (look.account.pw_uid, 0o700), fault, f"handshakes' is {waiting}", _INSTALL),
         (logs and look.is_refused(Path(logs), "w"), fault, f"Slurm starts no agent, since {logs} takes no output",
-         f"{owner} {logs}; or mend [cluster] agent_logs on control's machine"),
+         f"{owner} {logs}; or correct [cluster] agent_logs on control's machine"),
     )  # fmt: skip
 
 
@@ -209,7 +209,7 @@ def disks(look: Look) -> Finding:
         if agent.runtime != "criu":
             places[str(_docker_info(look).get("DockerRootDir"))] = agent.disk_reserve_mib
         elif look.printed("stat", "--file-system", "--format=%T", look.privileged.bundles).strip() == "overlayfs":
-            return fault(f"{look.privileged.bundles} lies on an overlay, which takes no layers of images", _NO_OVERLAY)
+            return fault(f"{look.privileged.bundles} is on an overlay, which cannot take layers of images", _NO_OVERLAY)
     places["/tmp"] = _LEAST_TEMPORARY_MIB  # noqa: S108 - root's programs and images on their way in need some
     for path, least_mib in places.items():
         if (free := room([path])) is not None:

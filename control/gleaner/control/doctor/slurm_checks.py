@@ -32,10 +32,10 @@ from gleaner.control.slurm.interface import AGENT_PREFIX, AgentRequest
 from gleaner.control.slurm.run import is_no_answer
 from gleaner.control.slurm_admin import settings as admin_settings
 
-_MEND = "mend slurm.conf, then scontrol reconfigure"
-_RESTART = "mend slurm.conf, then restart slurmctld"
+_MEND = "correct slurm.conf, then scontrol reconfigure"
+_RESTART = "correct slurm.conf, then restart slurmctld"
 _SOFT = ("DefMemPerCPU", "AccountingStorageEnforce")
-"""Lines without which agents run, but regular users or Slurm's accounting have a disadvantage."""
+"""Lines without which agents run, but regular users or Slurm's accounting are at a disadvantage."""
 _OLDEST = (22, 5)
 _SHORT_GRACE_S, _SHORT_EXEMPTION_S = 60, 60
 _EPILOG_S = 45
@@ -71,7 +71,7 @@ def programs(look: Look) -> Finding:
     return first(
         f"Slurm {dotted(found)}",
         (not has_json, fault, "scontrol writes no JSON", "install Slurm's JSON plugin: agents read their end from it"),
-        (found < _OLDEST, fault, f"Slurm {dotted(found)} is too old", "tried are 22.05 to 25.11"),
+        (found < _OLDEST, fault, f"Slurm {dotted(found)} is too old", "versions 22.05 to 25.11 were tested"),
     )
 
 
@@ -99,7 +99,7 @@ def slurm_conf(look: Look) -> Finding:
 
 @check("Epilog", (CONTROL, NODE))
 def epilog(look: Look) -> Finding:
-    """Check the Epilog: it is in force with enough time, and its file is on the node, which Slurm drains without it."""
+    """Check the Epilog: it is in force with enough time, and its file is on the node, or Slurm would drain the node."""
     if look.role is MachineRole.NODE:
         try:
             place = look.place(look.at(EPILOG))
@@ -305,7 +305,7 @@ def entitlements(look: Look) -> Finding:
         found = admin_settings.load(look.at(str(admin_settings.FILE)))
         account = pwd.getpwuid(socket.lstat().st_uid).pw_name
     except (OSError, KeyError, admin_settings.WrongSettings) as error:
-        return fault(f"the Slurm admin service cannot run: {error}", f"mend that; systemctl restart {_ADMIN}")
+        return fault(f"the Slurm admin service cannot run: {error}", f"correct that; systemctl restart {_ADMIN}")
     services = units(look, _ADMIN, _TIMER) if look.has_systemd else {}
     states = {name: unit["ActiveState"] for name, unit in services.items()}
     level, judge, is_used, has_script = "Administrator", fault if mode == "on" else warning, mode != "off", True
@@ -320,7 +320,7 @@ def entitlements(look: Look) -> Finding:
         (states.get(_ADMIN, "active") != "active", fault, f"{_ADMIN} is {states.get(_ADMIN)}",
          f"systemctl status {_ADMIN}"),
         (found.control != look.account_name, fault, f"it listens to {found.control}, not {look.account_name}",
-         f"mend `control` in {admin_settings.FILE}, then systemctl restart {_ADMIN}"),
+         f"correct `control` in {admin_settings.FILE}, then systemctl restart {_ADMIN}"),
         (not level.startswith("Admin"), fault, f"Slurm's accounting has AdminLevel={level} for {account}",
          f"sacctmgr add user {account} Account=gleaner AdminLevel=Administrator; or modify it so"),
         (is_used and "lua" not in conf.get("JobSubmitPlugins", "").lower().split(","), judge,

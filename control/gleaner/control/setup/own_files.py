@@ -207,7 +207,7 @@ def _is_due(machine: TargetMachine, file: OwnFile, found: OwnFile | None) -> boo
             return not has_rights
         if file.kind == "settings" or machine.is_ours(found):
             return machine.is_ours(found)
-    raise SetupRefused(f"{file.path} is foreign, or was changed by hand: move it away, and run this again")
+    raise SetupRefused(f"{file.path} is foreign, or was changed by hand: move it, and run this again")
 
 
 def _difference(file: OwnFile, found: OwnFile | None) -> str:

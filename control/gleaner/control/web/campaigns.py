@@ -43,7 +43,7 @@ def show_campaign(
 def results(caller: User, campaign: CampaignPath) -> StreamingResponse:
     """Return the results of a campaign's jobs as one archive, in which the result of each job is an archive.
 
-    The archive is complete only if its end is there, which is missing if a result is damaged.
+    If a result is damaged, the archive stops before its end.
     """
     campaigns.show(caller, campaign)  # raises an error unless the caller is allowed to see it
     name = f'attachment; filename="campaign-{campaign}.tar"'

@@ -62,7 +62,7 @@ class PageGate:
         headers, path = Headers(scope=scope), str(scope["path"])
         is_read = scope["method"] in _READS
         if not is_read and not is_from_here(headers):
-            raise HTTPException(403, "this did not come from a page of Gleaner's: open the page anew and try again")
+            raise HTTPException(403, "this did not come from one of Gleaner's pages: open the page again and retry")
         if path in {"/", SIGN_IN} or path.startswith(STATIC):
             return None
         secret = session_of(headers)
@@ -118,14 +118,14 @@ async def read_form(request: Request) -> Mapping[str, str]:
     try:
         return dict(parse_qsl(content.decode("utf-8"), keep_blank_values=True, max_num_fields=100))
     except ValueError as error:
-        raise HTTPException(422, "this is not what a form of Gleaner's sends") from error
+        raise HTTPException(422, "this is not the content of one of Gleaner's forms") from error
 
 
 async def _fields(request: Request) -> Mapping[str, str]:
     fields = await read_form(request)
     given, right = fields.get(FORM_TOKEN, ""), form_token(session_of(request.headers))
     if not hmac.compare_digest(given.encode("utf-8", "replace"), right.encode()):
-        raise HTTPException(403, "this form is not of your session: open the page anew and try again")
+        raise HTTPException(403, "this form does not belong to your session: open the page again and retry")
     return {name: value.strip() for name, value in fields.items() if name != FORM_TOKEN}
 
 

@@ -28,7 +28,7 @@ LINES_AT_ONCE = 10_000
 LAST_LINES = 20
 DECISIONS = 20
 REASONS: Mapping[str, str] = {
-    Ending.LOST: "its agent was not heard of any more",
+    Ending.LOST: "its agent was no longer heard from",
     Ending.FORGOTTEN: "the answer to its claim never reached its agent",
     Ending.RETURNED: "no reason known",
 }

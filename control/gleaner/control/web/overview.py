@@ -161,14 +161,14 @@ def needs_attention(
     cluster: ClusterStatus, failing: tuple[str, ...], *, held: int, silent: tuple[SilentAgents, float] | None = None
 ) -> tuple[Attention, ...]:
     """Return all problems that need attention, the most urgent first."""
-    found = [Attention(f"control's step '{step}' fails", "control's log says how", ROOT) for step in failing]
+    found = [Attention(f"control's step '{step}' fails", "control's log shows how", ROOT) for step in failing]
     if cluster.problem:
         found.append(Attention(cluster.problem, "see that control reaches the scheduler", f"{ROOT}/nodes"))
     elif cluster.stale:
         found.append(Attention("the scheduler has not answered lately", "see that it runs", f"{ROOT}/nodes"))
     for node in cluster.nodes:
         path = f"{ROOT}/nodes/{node.name}"
-        found += [Attention(f"node {node.name}: {fault}", "an admin has to mend this", path) for fault in node.wrong]
+        found += [Attention(f"node {node.name}: {fault}", "an admin has to repair this", path) for fault in node.wrong]
         if node.excluded_until_s is not None:
             todo = "repair the node, then tell Gleaner to trust it"
             found.append(Attention(f"node {node.name} is excluded: {node.distrusted}", todo, path))
@@ -180,8 +180,8 @@ def needs_attention(
         agents = "1 agent" if who.agents == 1 else f"{who.agents:,} agents"
         nodes = "1 node" if who.nodes == 1 else f"{who.nodes:,} nodes"
         has = "has" if who.agents == 1 else "have"
-        todo = "see that the nodes run and reach control; the agents' jobs go on elsewhere from what was saved"
-        what = f"{agents} on {nodes} {has} not been heard of for {in_words(for_s)}"
+        todo = "see that the nodes run and reach control; the agents' jobs continue elsewhere from their last save"
+        what = f"{agents} on {nodes} {has} not been heard from for {in_words(for_s)}"
         found.append(Attention(what, todo, f"{ROOT}/agents?text=silent"))
     if held:
         some = "1 job is held" if held == 1 else f"{held:,} jobs are held"
@@ -195,7 +195,7 @@ def _losing(nodes: tuple[NodeRow, ...]) -> list[Attention]:
     If there are many, only the worst are included.
     """
     counts = {node.name: SliceCounts(node.slices_in_day, node.lost_in_day) for node in nodes}
-    todo = "look at the node and at what it lost; drain it if that goes on"
+    todo = "look at the node and at its lost slices; drain it if this continues"
     bad = conspicuous(counts)
     found = [
         Attention(

@@ -30,14 +30,14 @@ from gleaner.control.web.session import form_token, session_of
 HOUR_S, DAY_S = 3600.0, 86400.0
 DONE: Mapping[str, str] = {
     "submit": "Submitted.",
-    "rerun": "Put back into the queue, to run again.",
+    "rerun": "Returned to the queue, to run again.",
     "hold": "Held.",
     "release": "Released.",
     "cancel": "Cancelled.",
     "priority": "The priority is set.",
-    "migrate": "The job is to go on at another node.",
-    "drain": "The drain is taken down; the list shows how it goes on.",
-    "resume": "The nodes are to be used again.",
+    "migrate": "The job will continue on another node.",
+    "drain": "The drain has been requested, and the list shows its progress.",
+    "resume": "The nodes will be used again.",
     "trust": "The node is trusted again.",
     "out": "You are signed out.",
 }

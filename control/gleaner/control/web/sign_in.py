@@ -23,7 +23,7 @@ from gleaner.control.web.session import forget_session, session_of, set_session
 
 router = APIRouter()
 
-UNKNOWN = "this token or code is not known here, or it has ended; `glean web` makes a code that is good for a minute"
+UNKNOWN = "this token or code is not known here, or it has ended; `glean web` makes a code that is valid for a minute"
 _OWN_PATH = re.compile(r"/web([/?][A-Za-z0-9._~/?&=%+:-]*)?")
 
 
