@@ -1,9 +1,9 @@
 """One job on one node, as a pure step function that turns an event into the next state and the things to do.
 
 The executor (`job.executor`) does these things, one after the other, and feeds the outcomes back. There is no clock and
-no I/O here. The order of the things to do keeps a job safe. A process is killed only after its checkpoint is published,
-and a published checkpoint is reported at once, before anything else can fail. After a periodic save a process continues
-only when the report can no longer be lost with the agent.
+no I/O here. A job is safe because of the order of the things to do. A process is killed only after its checkpoint is
+published, and a published checkpoint is reported at once, before anything else can fail. After a periodic save a
+process continues only when the report can no longer be lost with the agent.
 
 A workload that saves itself receives its signal, and its folder is published when it has exited with the agreed code.
 """

@@ -35,7 +35,7 @@ CHECKS: list[Check] = []
 
 
 def check(name: str, roles: tuple[MachineRole, ...]) -> Callable[[Function], Function]:
-    """Make a function a check of these roles. If it raises `Unread`, the result is that the thing was not checked."""
+    """Make a function a check of these roles. If it raises `Unread`, the check counts as not performed."""
 
     def register(judge: Function) -> Function:
         CHECKS.append(Check(name, roles, judge))

@@ -26,7 +26,8 @@ class CheckState(StrEnum):
 
 
 class Unread(Exception):
-    """A thing could not be read. The text is one line with the reason. A check that raises this error was not made."""
+    """A thing could not be read. The text is one line with the reason. A check that raises this error counts as not
+    performed."""
 
     def __init__(self, why: str, *, is_missing: bool = False, to_do: str = "") -> None:
         super().__init__(why)
@@ -70,7 +71,7 @@ def fault(seen: str, to_do: str) -> Finding:
 
 
 def not_checked(why: str, to_do: str = "") -> Finding:
-    """Return the finding that the thing was not checked, with the reason."""
+    """Return the finding that the check could not be performed, with the reason."""
     return Finding("", CheckState.NOT_CHECKED, why, to_do)
 
 

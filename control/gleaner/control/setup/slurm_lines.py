@@ -152,7 +152,7 @@ def _changed_sharing(config: Settings) -> Iterator[str]:
 
 
 def _changed_preemption(config: Settings, regular: Sequence[Settings]) -> Iterator[str]:
-    """Yield the changes by the lines for preemption, if the site has its own preemption or tiers."""
+    """Yield the changes that the lines for preemption would make, if the site has its own preemption or tiers."""
     kind, mode = config.get("PreemptType"), config.get("PreemptMode")
     is_ours = kind == "preempt/partition_prio"
     if kind and not is_ours:
