@@ -320,7 +320,7 @@ class JobSpec(Shape):
         if outputs is not None and outputs.to is not None:
             of_target = {**values, "job": str(job), "campaign": str(campaign)}
             outputs = outputs.model_copy(update={"to": placeholders.filled(outputs.to, of_target)})
-        if index is None:  # braces mean nothing in a single job
+        if index is None:  # a single job keeps its braces unchanged
             return self.model_copy(update={"outputs": outputs})
 
         def filled(texts: tuple[str, ...]) -> tuple[str, ...]:

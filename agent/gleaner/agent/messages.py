@@ -373,7 +373,7 @@ class Delivery(Message):
 
     job: JobNumber
     attempt: AttemptNumber  # that has the result
-    number: AttemptNumber  # of this try, of which only its own report counts
+    number: AttemptNumber  # of this try; reports of other tries do not count
     digest: Digest
     to: Text
     keep: tuple[str, ...] = ()  # as in the assignment

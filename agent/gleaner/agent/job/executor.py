@@ -196,8 +196,7 @@ class Executor:
             self._end_event.set()
             self.context.saves.recheck()
         for todo in todos:
-            # This must not wait for a thread that might hang, because this process might have ended before the next
-            # step.
+            # This must not wait for a thread that might hang, because this process might end after the next step.
             if isinstance(todo, lifecycle.ReportSaved):
                 self.reporter.report_saved(todo.checkpoint, self.times.slice(), self._latest_cost)
             else:

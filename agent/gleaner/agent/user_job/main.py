@@ -209,7 +209,7 @@ def become_step(environment: Mapping[str, str], number: str, options: RunOptions
         raise Unfit("there is no srun on the PATH of the job")
     deaf = deaf_file(root_of(options.storage), number)  # all nodes share this folder, so the step sees the file
     with suppress(OSError):  # without the file the step is not run again, and the step reports the fault of the folder
-        if environment.get("SLURM_RESTART_COUNT", "0") == "0":  # at a later start, a missing folder is not shared
+        if environment.get("SLURM_RESTART_COUNT", "0") == "0":  # later, a missing one is not shared
             deaf.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         deaf.touch()
     again = step_words(environment, srun, deaf, words)

@@ -35,7 +35,7 @@ class DoorConnection(socket.socket):
     """An accepted connection. Only the event loop's thread touches it."""
 
     def __init__(self, listener: "DoorListener", fileno: int, key: tuple[str, int]) -> None:
-        # only on TCP sockets does asyncio send small answers at once, without waiting for the client's ACK
+        # asyncio sends small answers without waiting for the client's ACK only if the protocol is TCP
         super().__init__(listener.family, listener.type, socket.IPPROTO_TCP, fileno)
         self._listener = listener
         self._key = key

@@ -26,8 +26,7 @@ class CheckState(StrEnum):
 
 
 class Unread(Exception):
-    """A thing could not be read. The text is one line with the reason. A check that raises this error counts as not
-    performed."""
+    """A thing could not be read. The text is one line with the reason. A check that raises it was not performed."""
 
     def __init__(self, why: str, *, is_missing: bool = False, to_do: str = "") -> None:
         super().__init__(why)
