@@ -80,17 +80,16 @@ REGISTER_AGAIN_S = 3.0
 REGISTER_FOR_S = 120.0
 """The time after its start for which an agent tries to reach control. It then ends, so that others can use the node."""
 STORAGE_ANSWERS_WITHIN_S = 3.0
-"""The time after which a storage that does not answer at the agent's end is not waited for any longer."""
+"""The agent waits this long at its end for a storage that does not answer."""
 EXIT_BEFORE_END_S = 1.0
 """The time between the end of all work and Slurm's end of the agent, when the node must be free."""
 SUSPICIOUS_S = 30.0
-"""How much longer than expected a job's work with the storage can take before the agent checks whether the storage
-hangs."""
+"""If a job's work with the storage takes this much longer than expected, the agent checks whether the storage hangs."""
 AGENT_CLOSED = 409
 """Control's status for an agent that it considers ended, and whose further work would soon not count any more."""
 NODE_FAULTS = 3
-"""The number of jobs in a row that the node could not run after which the agent ends, so that one bad node does not use
-up a queue."""
+"""The agent ends after this many consecutive jobs that the node could not run, so that one bad node does not use up a
+queue."""
 SPARE_THREADS = 32
 
 

@@ -134,7 +134,7 @@ class ControlReporter:
         self._log.wait()
 
     def flush_output(self) -> None:
-        """Put the lines read so far into the outbox, up to its free room."""
+        """Put the lines read so far into the outbox, as far as it has room."""
         self._flush(lambda: self.outbox.room_bytes(self._path + "log"))
 
     def end_output(self) -> Mark:

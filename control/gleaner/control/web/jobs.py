@@ -107,7 +107,7 @@ def _because(about: list[DecisionRow], subject: str) -> dict[int, str]:
 
 
 class LogSearch(Search):
-    """The requested part of a log. Without `first` it is the end, and is updated."""
+    """The requested part of a log. Without `first`, the end of the log is shown and kept up to date."""
 
     first: int | None = Field(default=None, ge=0, le=MAX_ID)
     everything: bool = Field(default=False, alias="all")

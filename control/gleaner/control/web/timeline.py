@@ -54,7 +54,7 @@ LENGTHS = {
 
 
 class TimelineSearch(ListSearch):
-    """The requested part of the timeline. Without `end` it ends now, and is updated."""
+    """The requested part of the timeline. Without `end`, the timeline ends now and is kept up to date."""
 
     length: Literal["10m", "1h", "6h", "1d", "1w"] = "1h"
     end: Annotated[int, Query(ge=0, le=2**40)] | None = None
