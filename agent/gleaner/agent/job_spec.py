@@ -258,7 +258,7 @@ class JobSpec(Shape):
     compute_limit_s: Annotated[int, Field(ge=1, le=10 * 365 * 86_400), NUMBER] | None = None
     """The seconds for which the job may compute, all slices together; None for no limit."""
     needs_at_least_s: Annotated[int, Field(ge=1, le=10 * 365 * 86_400), NUMBER] | None = None
-    """The seconds that an agent must have left to receive the job; None if any agent can."""
+    """The seconds that an agent must have left to receive the job; None for no minimum."""
     disk_mib: Annotated[int, Field(ge=1, le=16 * 1024 * 1024), NUMBER] | None = None
     """The most that the job may write, in MiB, its folder and all else together; None for the node's limit."""
     silent_limit_s: Annotated[int, Field(ge=10, le=10 * 365 * 86_400), NUMBER] | None = None

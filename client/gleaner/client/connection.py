@@ -206,7 +206,7 @@ def _checked_url(url: str) -> str:
 
 
 def _authorities(settings: "ClientSettings") -> ssl.SSLContext | bool:
-    """Return the authorities for control's certificate."""
+    """Return the authorities against which control's certificate is checked."""
     url = next((url for url in settings.url if url.startswith("https:")), settings.url[0])
     try:
         return trusted_authorities(url, settings.ca_file)
