@@ -39,7 +39,7 @@ from gleaner.agent.system import atomic
 log = structlog.get_logger()
 
 SPILL_S = 10.0
-"""The longest time for writing reports that control did not accept to the storage."""
+"""The longest time for writing to the storage the reports that control did not accept."""
 
 BAD_REQUEST = 400
 SERVER_FAULT = 500

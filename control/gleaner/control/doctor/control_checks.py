@@ -62,7 +62,7 @@ def settings(look: Look) -> Finding:
 
 @check("control", ALL)
 def control(look: Look) -> Finding:
-    """Check control's answer: that it leads, reaches its database, and has this version."""
+    """Check control's answer: that it leads, reaches its database, and is of this version."""
     url = look.url  # raises an error if the settings are wrong
     try:
         answer = look.health
@@ -108,7 +108,7 @@ def steps(look: Look) -> Finding:
 
 
 def problem(look: Look) -> str:
-    """Return, in control's words, what separates control from its agents or from Slurm, or "" if nothing does."""
+    """Return control's own report of a fault between it and its agents or Slurm, or "" if there is none."""
     with suppress(Unread):
         answer = look.answer_with_token("/v1/nodes")
         return one_line(str(answer.values.get("problem") or "")) if answer.status == 200 else ""

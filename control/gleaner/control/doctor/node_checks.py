@@ -82,7 +82,7 @@ def criu(look: Look) -> Finding:
 
 @check("Docker", (NODE,))
 def docker(look: Look) -> Finding:
-    """Check Docker Engine if agents are to use it: its version, our runtime in it, and the rights to its socket."""
+    """Check Docker Engine if agents use it: its version, our runtime in it, and the access to its socket."""
     kind = look.agent.runtime
     if kind == "criu":
         return not_checked("according to the agents' settings, Docker is not used")
@@ -138,7 +138,7 @@ def node_helper(look: Look) -> Finding:
 def privileged_programs(look: Look) -> Finding:
     """Check root's programs and the key that seals user jobs' checkpoints.
 
-    Only root can change the programs' settings, and the programs have this version.
+    Only root can change the programs' settings, and the programs are of this version.
     """
     try:
         found = look.privileged
