@@ -86,7 +86,7 @@ EXIT_BEFORE_END_S = 1.0
 SUSPICIOUS_S = 30.0
 """If a job's work with the storage takes this much longer than expected, the agent checks whether the storage hangs."""
 AGENT_CLOSED = 409
-"""The status with which control answers an agent that it considers ended, whose further work would soon be lost."""
+"""The status with which control answers an agent that it considers ended. Its further work would soon not count."""
 NODE_FAULTS = 3
 """The agent ends after this many consecutive jobs that the node could not run, so that one bad node does not use up a
 queue."""
