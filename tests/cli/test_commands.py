@@ -190,7 +190,7 @@ def test_results_of_a_campaign_go_into_a_folder_a_run_once(harness: CliHarness) 
     wanted = ("results", "--campaign", str(number), "--to", "out", "--only", "**/*.txt")
     code, out, err = harness.run(*wanted, "--json")
     assert (code, [row["files"] for row in json.loads(out)]) == (1, [2])
-    assert f"job {second.job}: out/campaign-{number}/zmumu-1 has other files" in err
+    assert f"job {second.job}: out/campaign-{number}/zmumu-1 contains other files" in err
     assert "(zmumu-2) has no output: it is New" in err
     harness.node.complete(*harness.node.claim(), files={})
     (top / "zmumu-1" / "mine").rmdir()

@@ -95,7 +95,7 @@ def test_a_decision_of_an_older_slice_is_not_cited(admin: CliHarness, harness: C
     harness.node.record_return(claimed, ReturnReason.UNSAVABLE, "it has a device open")
     harness.good("release", str(job))
     harness.node.claim()
-    assert "nothing about it is recorded" in harness.good("why", str(job))
+    assert "No decision about it is recorded" in harness.good("why", str(job))
 
 
 @pytest.mark.slow

@@ -118,7 +118,7 @@ def test_without_docker_podman_saves_it(harness: CliHarness, tmp_path: Path) -> 
     harness.environment["PATH"] = str(harness.folder / "bin")
     harness.good("image", "push", "pi", "lab/pi", *FOR)
     (harness.folder / "bin" / "podman").unlink()
-    assert "no name that could be saved" in harness.refused("image", "push", "pi", "lab/pi", *FOR, code=2)
+    assert "nor a name that could be saved" in harness.refused("image", "push", "pi", "lab/pi", *FOR, code=2)
 
 
 def allow(harness: CliHarness, *registries: str) -> None:
@@ -145,8 +145,8 @@ def test_an_image_in_a_registry_is_fetched_only_where_the_site_names_the_registr
     [
         ("gleaner/pi", "pi.tar", "is not a name for an image"),
         ("Pi", "pi.tar", "is not a name for an image"),
-        ("pi", ".", "is no image in a file, no OCI layout"),
-        ("pi", "-o", "is no image in a file, no OCI layout"),
+        ("pi", ".", "is neither an image file, nor an OCI layout"),
+        ("pi", "-o", "is neither an image file, nor an OCI layout"),
         ("pi", "half", "half: it cannot be read"),
         ("pi", "broken.tar", "broken.tar: it cannot be read"),
         ("pi", "arm.tar", "arm.tar: it holds linux/arm64"),

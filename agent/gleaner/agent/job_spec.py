@@ -270,7 +270,8 @@ class JobSpec(Shape):
     outputs: OutputSpec | None = None
     """The part of the job's folder that is kept; None for everything."""
     saves_itself: SelfSave | None = None
-    """How the workload writes its state into its folder on a signal, to continue from it when it is started again."""
+    """The way in which the workload saves its state into its folder on a signal, to continue from it when started
+    again."""
 
     @field_validator("nodes")
     @classmethod

@@ -17,7 +17,7 @@ Names = tuple[str, ...]
 SLOWEST_BYTES_PER_S = 2**20
 """The rate, in bytes per second, below which a syncing file system or a server counts as hanging."""
 REPORTS_WHILE_SILENT = 4
-"""How often progress is reported within the time in which the parent expects a report."""
+"""The number of progress reports within the time in which the parent expects one."""
 
 
 @contextmanager

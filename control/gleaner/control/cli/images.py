@@ -213,7 +213,7 @@ def _fetch(source: str, architecture: str, to: Path) -> Sequence[str]:
     """Return the command line with which skopeo fetches an image for our nodes, with the user's own rights."""
     if shutil.which("skopeo") is None:
         raise BadInput(
-            "skopeo, which fetches images from registries, is not installed here: install it, or push an archive of"
+            "skopeo fetches images from registries and is not installed here: install skopeo, or push an archive of"
             " `docker save`"
         )
     kind, _, variant = architecture.partition("/")

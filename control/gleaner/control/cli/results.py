@@ -38,7 +38,7 @@ def results(
     already there are not fetched again. Links are never followed or created.
     """
     if bool(jobs) == (campaign is not None):
-        raise BadInput("name the jobs whose output to fetch, or --campaign C")
+        raise BadInput("name whose output to fetch: jobs, or --campaign C")
     for pattern in only or ():
         if why := fault(pattern):
             raise BadInput(f"--only {pattern}: {why}")

@@ -19,7 +19,7 @@ UNITS = {
 _NOBODY = 65534
 _LEAST_BYTES, _LEAST_FILES = 2**30, 10_000
 _SAME_CHANGE_S = 2.0
-"""How much the times of one change can differ, because file systems use steps of up to two seconds."""
+"""The most by which the times of one change can differ, because file systems use steps of up to two seconds."""
 
 
 @check("clock", (NODE, CLIENT))
