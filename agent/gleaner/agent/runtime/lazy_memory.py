@@ -210,7 +210,7 @@ def _order(archive: FolderArchive) -> Waits:
 
 def _block_starts(archive: FolderArchive, part: str) -> list[int]:
     """Return the offset of each block of a part, and its end."""
-    return [0, *itertools.accumulate(block.size_bytes for block in archive.layout.blocks[part])]
+    return [0, *itertools.accumulate(size_bytes for _, _, _, size_bytes, _ in archive.layout.blocks[part].rows())]
 
 
 def _pieces(runs: Sequence[Run], start: int, block: bytes) -> Iterator[tuple[int, int, memoryview]]:
