@@ -124,9 +124,9 @@ def _job() -> str:
 
     return f"""## The states of a job
 
-The diagram comes from `control/gleaner/control/states.py`. A job that is New or Saved can be
-claimed or cancelled, and a Saved job can start over. All other transitions from these states are
-late reports of an attempt that was considered lost. Only a failed or cancelled job can be rerun.
+Source: `control/gleaner/control/states.py`. A New or Saved job can be claimed or cancelled, and a
+Saved job can start over. All other transitions from these states are late reports of an attempt
+that was considered lost. Only a failed or cancelled job can be rerun.
 
 {_diagram(_merged(edges()))}"""
 
@@ -141,8 +141,8 @@ def _attempt() -> str:
 
     return f"""## The states of an attempt
 
-The diagram comes from `Ending` in `control/gleaner/control/models/jobs.py`. A lost or forgotten
-attempt is live again when its agent is back, unless the job has been claimed since.
+Source: `Ending` in `control/gleaner/control/models/jobs.py`. A lost or forgotten attempt is live
+again when its agent is back, unless the job has been claimed since.
 
 {_diagram(_merged(edges()))}"""
 
@@ -158,8 +158,8 @@ def _lifecycle(steps: list[Step]) -> str:
 
     return f"""## The lifecycle of a job on an agent
 
-The diagram comes from `step` in `agent/gleaner/agent/job/lifecycle.py`, and is for one attempt on
-its agent, or one job of `glean run`. Steps that change nothing are not drawn.
+Source: `step` in `agent/gleaner/agent/job/lifecycle.py`, for one attempt on its agent, or one job
+of `glean run`. Steps that change nothing are not drawn.
 
 {_diagram(_merged(edges()))}"""
 
@@ -271,8 +271,8 @@ def _packages() -> str:
 
     return f"""## The packages and their imports
 
-The diagrams come from the `import` lines of all modules. Where A imports B and C, and B imports C,
-only the arrows from A to B and from B to C are drawn. All arrows lead downward.
+Source: the `import` lines of all modules. Where A imports B and C, and B imports C, only the lines
+from A to B and from B to C are drawn. All lines lead downward.
 
 The agent:
 
