@@ -26,8 +26,7 @@ _NUMBERS = (0, 1, 2, 3, 85, 143)
 _INTRODUCTION = """# Diagrams
 
 `make diagrams` draws this page from the code, and a test compares the two.
-[design.md](../design.md) gives the reasons. GitHub and many editors show a diagram's text (Mermaid)
-as a picture.
+[design.md](../design.md) gives the reasons.
 
 - [The states of a job](#the-states-of-a-job)
 - [The states of an attempt](#the-states-of-an-attempt)
