@@ -271,7 +271,7 @@ def _packages() -> str:
     return f"""## The packages and their imports
 
 Source: the `import` lines of all modules. Where A imports B and C, and B imports C, only the lines
-from A to B and from B to C are drawn. All lines lead downward.
+from A to B and from B to C are drawn.
 
 The agent:
 
