@@ -76,8 +76,8 @@ class SiteAgentSettings(FileSettings):
     periodic_saves: Literal["auto"] | bool = "auto"
     """Save jobs also while they run, at the best interval, either always (`true`) or if control knows how often nodes
     are lost (`auto`)."""
-    lazy_restore: Literal["never", "auto"] = "never"
-    """With `auto`, restored jobs run before their memory has arrived (Linux 5.15)."""
+    lazy_restore: Literal["auto", "never"] = "auto"
+    """With `auto`, restored jobs run before their memory has arrived, where the node can do it (Linux 5.15)."""
     early_saves: bool = True
     """Save all jobs early in the slice on a node that has not measured enough saves. Choose false only where a lost
     first slice does not matter."""
