@@ -220,7 +220,7 @@ def _stop(on: OnNodes, stop_s: float) -> None:
 def _start_agents(on: OnNodes, clock: Any, layer: AgentLog, finite: Finite, begin: int) -> None:
     """Vacate agents for the claims of this decision, whose stretches begin at `begin`, and start agents elsewhere.
 
-    Agents delay no promise. Without promises, agents start only if the first job waits for something besides agents.
+    Agents delay no promise. Without promises, no agent starts while the first job waits only for agents.
     """
     book, head, preemption = on.book, int(on.state[0]["head"]), bool(layer.rules[0].preemption)
     if preemption:

@@ -55,8 +55,8 @@ def run(request: ReplayRequest) -> Schedule:
     A non-preemptible job never starts if it is larger than its owner's entitlement.
 
     Raise `BadScenario` if a group with an entitlement is not in the workload, if no job can ever start, or if jobs
-    preempt each other without end. The listing does the last with agents, because it preempts jobs that still restore,
-    and agents cause one decision after the other.
+    preempt each other without end. With agents, the listing leads to the last case, because it preempts jobs that still
+    restore, and agents cause one decision after another.
     """
     workload, machine, settings = request.workload, request.machine, request.scheduler.omfs
     state = states.at_first(workload, machine, settings, entitled_units(workload, machine, settings))
