@@ -13,8 +13,8 @@ from gleaner.control.queue.database import snapshot
 from gleaner.control.settings import DAY_S
 
 AFTER_START_S = 3600.0
-"""The time after control's start during which nothing is removed because of its age. A machine might set its clock
-late."""
+"""The time after control's start during which nothing is removed because of its age. A machine might set its clock only
+some time after it starts."""
 
 _log = structlog.get_logger(__name__)
 

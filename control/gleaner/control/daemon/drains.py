@@ -1,7 +1,7 @@
 """The drain loop, which carries out the admins' requests from the queue, one step at a time.
 
-The queue records each step before it is carried out. After a program was killed in between, the next one continues from
-the nodes with our mark and the remaining jobs, as Slurm shows them. It does no harm to tell a job twice to leave.
+The queue records each step before it is carried out. If a program is killed in between, the next one continues from the
+nodes with our mark and the remaining jobs, as Slurm shows them. It does no harm to tell a job twice to leave.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -37,9 +37,9 @@ _log = structlog.get_logger(__name__)
 
 
 class Drains:
-    """The state and the step of the loop.
+    """The drain loop, whose `step` is called in each round.
 
-    The whole state is in the queue, except for the time of the last call to the dead man's switch.
+    Its whole state is in the queue, except for the time of the last call to the dead man's switch.
     """
 
     def __init__(self, state: ControlState, cluster: Cluster, slurm_admin: SlurmAdminClient) -> None:
@@ -55,12 +55,13 @@ class Drains:
         }
 
     def step(self, now_s: float) -> None:
-        """Continue each open request. If a service does not answer, the next round asks it again.
+        """Continue each open request. If a service does not answer, the next round tries again.
 
         Raises `QueueError`.
         """
         with snapshot(self._state.engine) as db:
-            # A request that withdraws others comes first; otherwise the others might be carried out just before it.
+            # A request that withdraws others comes first, because the others might otherwise be carried out just before
+            # it.
             todo = sorted(drains.open_ones(db), key=lambda each: each.task is not DrainTask.RESUME)
             has_nodes = bool(drains.drains_in_effect(db))
         if has_nodes:
@@ -195,7 +196,7 @@ class Drains:
         """
         view = self._cluster.read_nodes(drain.nodes, now_s)
         if view.gaps and not set(drain.nodes) <= view.nodes.keys():
-            raise ClusterError(view.gaps)  # a node with an unreadable record is known to Slurm
+            raise ClusterError(view.gaps)  # a node whose record is unreadable still exists in Slurm
         return view
 
     def _found(
@@ -254,14 +255,14 @@ class Drains:
                 agents.vacate(db, known[scheduler_id].name)
 
     def _told(self, job: str, now_s: float) -> None:
-        """Record the order to leave for the entitlements loop, so that it does not preempt another job for the same
-        room."""
+        """Record for the entitlements loop that the job was told to leave, so that it does not preempt another job
+        instead."""
         if self._has_entitlements:
             with self._state.writing() as db:
                 decisions.record_action(db, JobActions(job, told_s=now_s))
 
     def _release(self, job: DrainedJob, problems: list[str]) -> DrainedJob:
-        """Release a job that has left, to the top of Slurm's queue, unless the entitlements loop controls its
+        """Once a job has left, release it to the top of Slurm's queue, unless the entitlements loop controls its
         release."""
         if job.gone_s is None or job.released:
             return job
@@ -312,7 +313,7 @@ def _elsewhere(drain: DrainRow, job: SlurmJob) -> list[str]:
 def drain_jobs(
     drain: DrainRow, view: Snapshot, alone: Mapping[str, Deed], agents: Mapping[str, AgentFound], now_s: float
 ) -> tuple[DrainedJob, ...]:
-    """Return the jobs of a drain: those that were known before, and those that are there now.
+    """Return the jobs of a drain, both those that were known before and those that are there now.
 
     If the snapshot has unreadable records, a job that is missing from it does not count as gone.
     """

@@ -324,7 +324,7 @@ class Entitlements:
                 decisions.record_preemption(db, job.id, now_s)
 
     def _explain(self, jobs: Mapping[str, SlurmJob], decided: tuple[Decision, ...], now_s: float) -> None:
-        """Write on held jobs the reason why they wait, where `squeue` shows it."""
+        """Write the reasons for waiting on held jobs, where `squeue` shows them."""
         for job, text in self._reasons.due(decided, {job.id: job.admin_comment for job in jobs.values()}, now_s):
             try:
                 self._slurm_admin.set_reason(job, text, submitted_s=jobs[job].submitted_s)
@@ -385,7 +385,7 @@ def policy_input(
 
 
 def _ready(view: Snapshot, waiting: Sequence[SlurmJob]) -> frozenset[str]:
-    """Return the jobs that wait only for room, as far as Slurm shows it. For a held job, Slurm does not show it.
+    """Return the jobs that wait only for room, as far as Slurm shows this, which it does not for held jobs.
 
     Therefore only the first held task of an array counts as ready, and only if no other task runs or is released. If
     one of an owner's released jobs is at a limit, none of the owner's held jobs counts as ready.
@@ -417,7 +417,7 @@ def _waits(job: SlurmJob, now_s: float, *, is_dry: bool) -> bool:
 
 
 def is_released(job: SlurmJob) -> bool:
-    """Return True if a job can start now and we can hold it again, because it waits with our mark and is not held.
+    """Return True if a job waits with our mark and is not held, so that it can start and we can hold it again.
 
     Not only jobs that we have released have the mark. A requeued job keeps it, and so does a job that the dead man's
     switch has released. A job without a mark was submitted while entitlements were not enforced.
@@ -449,7 +449,8 @@ def corrections(known: Mapping[str, JobActions], seen: Snapshot) -> list[JobActi
 
 
 def _is_kept_back(job: SlurmJob) -> bool:
-    """Return True if the job's owner has held it after our release. The owner may release the job at any time."""
+    """Return True if the job's owner has put it on hold after our release. The owner may release the job at any
+    time."""
     return job.is_held and not is_held_for_us(job) and job.admin_comment.startswith(RELEASED)
 
 

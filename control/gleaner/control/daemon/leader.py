@@ -6,8 +6,8 @@ requests it, and counts one tick less than other programs do. Therefore, however
 never believes that it leads when another one might lead. In addition, each of the leader's transactions checks the term
 (`ControlState.writing`).
 
-A program leads only while the tables have its own version. If a newer program has migrated the tables, an older one
-does not begin to lead, or stops leading.
+A program leads only while the version of the tables matches its own. If a newer program has migrated the tables, an
+older one does not begin to lead, or stops leading.
 
 Lease time does not run while control is away. Every live agent is given a full lease when a program begins to lead. The
 same happens after any gap in which this loop did not run, for example because the machine slept, the program was

@@ -1,4 +1,4 @@
-"""Background work: one `Loop` for each kind, with common rules for leadership and errors.
+"""Background work, with one `Loop` for each kind, and common rules for leadership and errors.
 
 A step gets the time as an argument and starts no thread. Therefore a test or a simulation can call the same steps with
 its own clock (`Loop.run_once`), while `LoopThreads` calls them with the real one.
@@ -68,7 +68,7 @@ class LoopThreads:
     leadership.
 
     If a step fails because of a bug, the error is logged and the step is called again after its pause. The other loops
-    continue. So a temporary cause, such as one odd record of Slurm, stops the loop only while it lasts. `/health` and
+    continue. So a temporary cause, such as one bad record in Slurm, stops the loop only while it lasts. `/health` and
     `/metrics` show the error.
     """
 

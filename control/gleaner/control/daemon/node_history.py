@@ -13,7 +13,7 @@ POLLS_UNTIL_UNKNOWN = 3
 ATTEMPTS_S = 60.0
 """The interval at which ended attempts are added."""
 SETTLED_S = CAMPAIGN_TIMEOUT_S + 30.0
-"""The age at which an ended attempt is added. Its end is the time of the request, whose transaction can be this
+"""An ended attempt is added to the history once it is this old, because the transaction that ends it can be this
 late."""
 
 
@@ -53,7 +53,7 @@ class NodeHistory:
         self._last = view
 
     def _add_attempts(self, until_s: float) -> None:
-        """Add the attempts that ended up to that time, each of them once. The first call only records where to
+        """Add the attempts that ended up to that time, each exactly once. The first call only records where to
         begin."""
         with self._state.writing() as db:
             after_s = node_history.mark(db)

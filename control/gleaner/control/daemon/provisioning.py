@@ -55,10 +55,10 @@ from gleaner.control.slurm.snapshot import JobPhase, SlurmJob, Snapshot
 
 LONGEST_BACK_OFF_S = 600.0
 MOUNTS_LOOKED_AT_S = 3600.0
-"""The age of a node's last agent at which a node that lacked a folder for waiting jobs is given another one, which
-checks again."""
+"""If a node lacked a folder for waiting jobs, it is given another agent, which checks again, once its last one is this
+old."""
 SHARED_PART = 0.5
-"""The greatest age of another loop's snapshot that is used here, as a fraction of a poll."""
+"""The maximum age at which another loop's snapshot is used here, as a fraction of a poll."""
 
 TO_DELIVER = WaitingJobs(1, 1, 1, frozenset())
 """The need for one agent if results wait to be delivered and there is no agent."""
@@ -199,7 +199,7 @@ class Provisioning:
         return seen
 
     def _record(self, seen: Fleet, now_s: float) -> None:
-        """Record the agents that were found, and those that are gone, with the nodes that are to blame."""
+        """Record the agents that were found, those that are gone, and the nodes that are to blame."""
         settings = self._state.settings
         faults, losses = settings.rounds.failures_until_excluded, settings.queue.losses_until_held
         with self._state.writing() as db:

@@ -23,7 +23,8 @@ def put_back(url: str, file: Path, storage: Path, *, replace: bool, now_s: float
     try:
         with backup.put_back(engine, file, replace=replace) as restored:
             migrate(restored)
-            # List the archives only now, because agents publish new ones during the load, which may take long.
+            # List the archives only now, because agents publish new ones while the backup is loaded, which may take
+            # long.
             archives = [one for key in place.keys("jobs") if (one := job_archive(key)) is not None]
             with transaction(restored) as db:
                 found = _found(place, archives, recovery.unfinished_attempts(db))

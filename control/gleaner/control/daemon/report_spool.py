@@ -3,10 +3,10 @@
 These reports count like those that arrive by HTTP, through the same transitions with the same guards. They are
 processed at every tick, before silent agents are given up, so that no saved attempt counts as lost.
 
-A report in `agents/NAME/reports` is deleted only after it was accepted, or was understood and came too late. A report
-that is unreadable, for example because another version wrote it, is moved to `agents/NAME/unread`, with the reason
-beside it. A report without the proof of its agent is moved there as well, because another user might have written the
-file.
+A report in `agents/NAME/reports` is deleted only after it was accepted, or if it is readable but came too late. A
+report that is unreadable, for example because another version wrote it, is moved to `agents/NAME/unread`, with the
+reason beside it. A report without the proof of its agent is moved there as well, because another user might have
+written the file.
 """
 
 import re

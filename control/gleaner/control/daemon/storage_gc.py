@@ -5,7 +5,7 @@ Two loops call this module: `remove_drafts` often, because a draft may be as lar
 not in the list, and a file that is reported in between is known by the time of the query. No other code deletes a job's
 archives.
 
-An archive can be deleted only if no report can ever make it count again:
+An archive can be deleted only if no report can ever make it count again. These are:
 
 - a checkpoint of a Complete job, and any of its outputs except the accepted one, unless retention or the owner has
   removed that one from the queue;
