@@ -24,7 +24,7 @@ parent."""
 def check_accounting(*, timeout_s: float) -> None:
     """Raise `ClusterError`, with a message of one line, unless Slurm refuses jobs without an association.
 
-    Also raises `ClusterUnavailable`.
+    Raises `ClusterUnavailable` if Slurm does not answer.
     """
     said = enforced(run.run(("scontrol", "show", "config"), timeout_s=timeout_s))
     if not said & {"associations", "limits", "qos", "safe", "all"}:  # each of these values includes associations

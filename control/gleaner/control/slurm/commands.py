@@ -66,8 +66,8 @@ def script(settings: ClusterSettings, logs: Path, request: AgentRequest) -> str:
 
     The script's shell receives a warning as SIGUSR1 and forwards it as SIGUSR1, because a SIGTERM would make srun kill
     the step at once. SIGUSR1 is ignored until the agent can handle it, which loses nothing, because the agent reads its
-    end when it starts. After the agent, its output is copied to `logs`, a folder in the storage, if the storage
-    answers.
+    end when it starts. When the agent has ended, its output is copied to `logs`, a folder in the storage, if the
+    storage answers.
     """
     agent = shlex.join(agent_command(settings, request))
     printed = shlex.join([str(settings.agent_logs / f"{request.name}.log")])
@@ -114,5 +114,5 @@ def asked(settings: ClusterSettings) -> str:
 
 
 def utc(at_s: float) -> str:
-    """Return an instant in the form that Slurm reads, in UTC."""
+    """Return an instant in UTC, in the form that Slurm reads."""
     return datetime.fromtimestamp(math.floor(at_s), UTC).strftime("%Y-%m-%dT%H:%M:%S")

@@ -39,7 +39,7 @@ class AgentRequest:
     """The shared end. The scheduler's time limit may end up to a minute later, and the agent lowers that limit when it
     starts."""
     latest_start_s: float
-    """The latest time at which it is useful to start."""
+    """The latest time at which a start is still useful."""
     token_file: Path
     exclude: tuple[str, ...] = ()
     """Nodes on which the agent must not start."""
@@ -63,7 +63,7 @@ class Cluster(Protocol):
         ...
 
     def read_nodes(self, nodes: Sequence[str], now_s: float) -> Snapshot:
-        """Return those of these nodes that the scheduler knows, and the jobs of all users there.
+        """Return the given nodes that the scheduler knows, and the jobs of all users there.
 
         The result is not cached.
         """
@@ -104,7 +104,7 @@ class Cluster(Protocol):
     def vacate(self, agents: Sequence[str], *, gone_s: float) -> None:
         """Tell these agents (scheduler ids) to save all their work, and let the scheduler end them at `gone_s`.
 
-        The agents' user has the rights for this. Raises `ClusterError` if one of them has already ended.
+        This needs no rights beyond those of the agents' user. Raises `ClusterError` if one of them has already ended.
         """
         ...
 

@@ -67,7 +67,7 @@ def is_at_limit(job: SlurmJob) -> bool:
 
 
 def begins_later(job: SlurmJob, now_s: float) -> bool:
-    """Return True if a job's begin time is still ahead, so that the job must not be released yet."""
+    """Return True if a job's begin time is in the future, so that the job must not be released yet."""
     return job.begins_s is not None and job.begins_s > now_s + (_REQUEUE_WAIT_S if job.restarts else 0)
 
 
@@ -85,7 +85,7 @@ def holdings(job: SlurmJob) -> dict[str, Resources]:
 
 
 def wishes(jobs: Iterable[SlurmJob], nodes: Mapping[str, SlurmNode]) -> dict[str, Wish]:
-    """Return the request of each job, on the usable nodes.
+    """Return the request of each job, restricted to the usable nodes.
 
     Thousands of jobs may request the same few sets of nodes, so each set is derived only once.
     """

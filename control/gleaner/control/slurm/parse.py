@@ -26,7 +26,7 @@ Record = Mapping[str, str]
 """The fields of a node or of a job, by Slurm's names."""
 
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
-"""The exceptions that reading a malformed record raises."""
+"""The exceptions that occur when a malformed record is read."""
 _LONGEST_LINE = 300
 _UNSET = frozenset({"", "(null)", "N/A", "none"})
 """Slurm's words for a field without a value."""

@@ -13,7 +13,7 @@ ENVIRONMENT = {**SUBMIT_ENVIRONMENT, "SLURM_TIME_FORMAT": "%s"}
 """The environment of all other programs. It is not used for sbatch, because sbatch would pass the time format to the
 agent."""
 NO_ANSWER = "Slurm does not answer"
-"""The beginning of each message which reports that Slurm does not answer."""
+"""The beginning of each message that reports a Slurm that does not answer."""
 _SIGNS_OF_NO_ANSWER = (
     "unable to contact",
     "timed out",
