@@ -25,7 +25,7 @@ PUSHED_EVERY = 4
 PUSHED_FOR_S = 40
 """The regular job's seconds, which are longer than a round, so that the next agent starts on another node."""
 EVENTS = 1_000_000
-"""Enough events for two hours, which counts as endless here."""
+"""Enough events for two hours, which is practically endless here."""
 
 
 def main() -> int:

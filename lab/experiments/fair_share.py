@@ -68,11 +68,11 @@ class RunFigures:
     bob_runs: float
     """The share of the days of submission in which at least one of Bob's jobs runs."""
     bob_steady: float
-    """The share of these days in which Bob has his target."""
+    """The share of these days in which Bob reaches his target."""
     utilisation: float
     """The utilisation until the last job ends."""
     utilisation_of_days: float
-    """The utilisation in the days of submission."""
+    """The utilisation during the days of submission."""
 
 
 def run(settings: Mapping[str, object], *, quick: bool) -> Reproduction:

@@ -13,7 +13,7 @@ CGROUP_CONF = "CgroupPlugin=disabled\n"
 
 @dataclass(frozen=True, slots=True)
 class SlurmSettings:
-    """The settings of Slurm that may affect a replay."""
+    """Slurm's settings that may affect a replay."""
 
     nodes: int
     interval_s: int = 30
@@ -26,7 +26,7 @@ class SlurmSettings:
 
 
 def slurm_conf(settings: SlurmSettings) -> str:
-    """Return the text of slurm.conf. The driver replaces `@FOLDER@` by the name of its folder.
+    """Return the text of slurm.conf. The driver replaces `@FOLDER@` with the name of its folder.
 
     Only the first waiting job is given a reservation (bf_job_part_count_reserve=1), which is EASY. Time-outs are long,
     because they are in seconds of a faster clock. No job is killed at its limit, because launching a job takes many of

@@ -36,7 +36,7 @@ class Ground:
 
 @dataclass(frozen=True, slots=True)
 class ReplayOutcome:
-    """One replay, the same replay without agents (None if it has none itself), and the figures."""
+    """One replay, the same replay without agents (None if it has no agents itself), and the figures."""
 
     label: str
     scenario: Scenario
@@ -49,8 +49,8 @@ _CLASSES: Mapping[str, JobClass] = {kind.name.lower().replace("_", "-"): kind fo
 
 
 def prepare(scenario: Scenario, progress: Progress = nobody) -> Ground:
-    """Read the trace or make the jobs, and set up the machine. `progress` is called with the MiB of the trace that are
-    read.
+    """Read the trace or make the jobs, and set up the machine. `progress` is called with the MiB of the trace that have
+    been read.
 
     Raise `BadTrace` or `BadScenario`.
     """

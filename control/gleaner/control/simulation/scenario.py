@@ -27,7 +27,7 @@ class WorkloadSettings(SettingsTable):
     """`[workload]`: the submitted jobs, and the time for which they are submitted."""
 
     trace: Path | None = None
-    """A file in Standard Workload Format or from sacct. A relative path begins at the scenario file's folder."""
+    """A file in Standard Workload Format or from sacct. A relative path starts at the folder of the scenario file."""
     synthetic: SyntheticSettings | None = None
     """`[workload.synthetic]`: synthetic jobs. With `source = "drawn"`, they are drawn from the jobs of the trace."""
     job_class: JobClassName = "non-preemptible"

@@ -73,7 +73,7 @@ class CostSettings(SettingsTable):
     """The bandwidth of the storage, which all jobs that save (or restore) at the same time share, or 0 if unlimited."""
 
     def seconds(self, memory_mib: float, at_once: int = 1) -> float:
-        """Return the seconds that a save or restore takes if this many of this size happen at the same time.
+        """Return the seconds that a save or restore of this memory takes if `at_once` of them happen at the same time.
 
         >>> CostSettings(constant_s=1, node_mib_s=100, shared_mib_s=1000).seconds(2000, at_once=30)
         61.0

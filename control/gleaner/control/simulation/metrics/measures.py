@@ -16,7 +16,7 @@ from gleaner.control.simulation.metrics.node_time import UnitTime, between, jain
 from gleaner.control.simulation.model import Codes, Counts, Schedule, Seconds
 
 TAU_S = 10.0
-"""The least divisor of a bounded slowdown, which replaces shorter run times (Feitelson et al., JSSPP 1997)."""
+"""In a bounded slowdown, a shorter run time counts as this one (Feitelson et al., JSSPP 1997)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class OwnerFigures:
     throughput: float
     """The mean number of units, over the window, on which the owner's jobs computed."""
     share: float
-    """The same number as a share of all units."""
+    """The throughput as a share of all units."""
     mean_wait_s: float | None
 
 
@@ -313,7 +313,7 @@ def _size_classes(schedule: Schedule, baseline: Schedule | None, chosen: NDArray
 def _owners(
     schedule: Schedule, window: Window, names: Sequence[str], owner: Codes, chosen: NDArray[np.bool_]
 ) -> tuple[OwnerFigures, ...]:
-    """Return the owners whose jobs were submitted or computed, sorted by their unit time and then by name."""
+    """Return the owners with jobs that were submitted or computed, sorted by their unit time and then by name."""
     jobs = schedule.jobs
     begins = np.clip(jobs.start_s + jobs.restore_s, window.begin_s, window.end_s)
     ends = np.clip(jobs.end_s - jobs.save_s - jobs.lost_s, window.begin_s, window.end_s)

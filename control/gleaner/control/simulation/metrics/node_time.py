@@ -34,7 +34,7 @@ def between(stretches: Stretches, begin_s: float, end_s: float) -> UnitTime:
 
 
 def _sum(amounts: Seconds) -> Any:
-    """Return the sum, always added in the same order. A dot product might be split differently on another number of
+    """Return the sum, always added in the same order. A dot product might be split differently on a machine with more
     cores."""
     return np.sum(amounts)
 

@@ -163,7 +163,7 @@ def _begin_due(layer: AgentLog, finite: Finite, now_s: float) -> None:
 
 @inner
 def _begin_s(layer: AgentLog, finite: Finite, group: int) -> float:
-    """Return the time at which the agents of a group have to begin to save the number of jobs that they have now."""
+    """Return the time at which the agents of a group have to begin to save, given the number of their jobs now."""
     save_s = save_seconds(layer, int(finite.groups[group].busy))
     return float(finite.groups[group].end_s) - float(layer.rules[0].margin_s) - save_s
 
@@ -295,7 +295,7 @@ def _return_job(layer: AgentLog, finite: Finite, job: int) -> None:
 
 @inner
 def _refill(layer: AgentLog, finite: Finite, now_s: float) -> None:
-    """Let the free places take waiting jobs, on agents that still run long enough."""
+    """Let free places take waiting jobs if their agents still run long enough."""
     state, slots, places = layer.state[0], finite.slots, finite.places.shape[1]
     if waiting(layer, finite) == 0:
         return

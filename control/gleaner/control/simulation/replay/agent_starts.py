@@ -10,7 +10,7 @@ discipline.
 - After all regular decisions of an instant, `decide` vacates agents for the owed nodes, and starts new agents where
   they delay no promise. If nothing is promised, no agent should start while the first job waits only for agents.
   Otherwise agents could follow each other on the job's nodes and keep it waiting permanently.
-- The loop stops so that the log is enlarged before it is full (`is_full`), and calls `close` at its end.
+- The loop pauses to have the log enlarged before it is full (`is_full`), and calls `close` at its end.
 
 Agents that start together are one entry with a count, so that a machine full of agents costs no more than one agent.
 Both the starts and the ends of entries are in ascending order, because agents that started first end first. With a
@@ -110,7 +110,7 @@ def decide(  # noqa: PLR0917 - numba takes no keywords
     """
     rules, state = layer.rules[0], layer.state[0]
     units = int(rules.units)
-    needed = min(-(-(owed - free) // units) - int(state.leaving), int(state.running))  # regular jobs may hold some
+    needed = min(-(-(owed - free) // units) - int(state.leaving), int(state.running))  # regular jobs may hold the rest
     if needed > 0 and rules.preemption:
         if finite is not None:
             agent_slots.vacate(layer, finite, now_s, needed)
@@ -193,7 +193,7 @@ def _vacate(layer: AgentLog, now_s: float, needed: int) -> None:
             while other > state.first and entries[other - 1].end_s == group_s:
                 other -= 1
             begin_s = _begin_s(layer, other)
-            if begin_s <= now_s:  # the save keeps its beginning, however many agents remain
+            if begin_s <= now_s:  # the beginning stays the same, however many agents remain
                 while other < state.last and entries[other].end_s == group_s:
                     entries[other].begin_s = begin_s
                     other += 1

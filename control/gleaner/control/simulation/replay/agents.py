@@ -35,10 +35,10 @@ machine's units that one agent takes. With `on_nodes`, a slot is the node with t
 leave are chosen by node."""
 _STATE = record_type(integers="first last running leaving coming leavings freed logged saved", floats="wake_s")
 """The current entries begin at `first` and end before `last`. With a finite queue, `last` is the number of slots in
-use. `running` and `leaving` are the numbers of nodes whose agents stay and have to leave. `coming` of the leaving nodes
-are in the first entries, because their agents end early enough anyway. `leavings`, `freed` and `logged` are the numbers
-of entries in the arrays `leavings`, `freed` and `log`. `saved` is the number of waiting saved jobs or, with an endless
-queue, of the nodes that they fill. `wake_s` is the time at which agents may start although nothing ends."""
+use. `running` and `leaving` are the numbers of nodes whose agents stay and have to leave. `coming` is the number of
+leaving nodes in the first entries, whose agents end early enough anyway. `leavings`, `freed` and `logged` are the
+numbers of entries in the arrays `leavings`, `freed` and `log`. `saved` is the number of waiting saved jobs or, with an
+endless queue, of the nodes that they fill. `wake_s` is the time at which agents may start although nothing ends."""
 _ENTRY = record_type(integers="nodes", floats="start_s end_s restore_s begin_s", flags="was_saved")
 """`was_saved` is True if the entry's jobs must be restored. `begin_s` is the time at which its save began, and infinite
 until it is computed."""
@@ -53,10 +53,11 @@ _SLOT = record_type(
     floats="start_s end_s begin_s speed since_s computed_s",
     flags="is_leaving is_wanted",
 )
-"""`order` is indexed by position, not by slot. It has the slots in use by the starts of their agents, followed by the
-free ones. `busy` is the number of places with a job, and `computing` the number that compute. `begin_s` is the time at
-which the slot's save began, and infinite before. `speed` is that of the node. At least one place has computed since
-`since_s`, and `computed_s` is the time computed before. `is_wanted` is True if a job will have this node."""
+"""`order` is indexed by position, not by slot. It lists the slots in use, sorted by the starts of their agents,
+followed by the free ones. `busy` is the number of places with a job, and `computing` the number that compute. `begin_s`
+is the time at which the slot's save began, and infinite before that. `speed` is that of the node. At least one place
+has computed since `since_s`, and `computed_s` is the time computed before. `is_wanted` is True if a job will have this
+node."""
 _PLACE = record_type(integers="job", floats="since_s due_s", flags="is_restoring")
 """`since_s` is the time at which the job began to compute, and `due_s` the time at which it will be restored or
 complete."""

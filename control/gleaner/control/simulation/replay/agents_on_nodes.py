@@ -21,8 +21,7 @@ from gleaner.control.simulation.settings import AgentSettings
 
 agent_end = inner(provisioning.agent_end)
 NOT_LENT, LEAVING, STAYING = range(3)
-"""The values of `lent` in a node. It has no agent that can be told to leave, or one that leaves already, or one that
-stays."""
+"""The values of a node's `lent`, if no agent there can be told to leave, if one leaves already, or if one stays."""
 
 
 def layer_on(machine: Machine, agents: AgentSettings | None, book: Ledger) -> tuple[AgentLog | None, Finite | None]:

@@ -36,7 +36,7 @@ class Asked(NamedTuple):
 
 
 RUNNING = [(name, "i8") for name in ("units", "owner", "job_class", "priority")] + [("since_s", "f8"), ("cost_s", "f8")]
-"""The fields of a running job. A higher `priority` is better. `since_s` is the time since which the job has run without
+"""The fields of a running job. A higher `priority` is better. `since_s` is the time from which the job has run without
 a break, and `cost_s` the duration of a save."""
 
 

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 GONE = 2**62
 """The units of a job that has left the middle of a queue. No machine has this many, so the job fits nowhere."""
 BLOCK = 32
-"""The number of jobs in a block, of blocks in a block of the next level, and so on. A block can be passed over as a
-whole."""
+"""The number of jobs in a block, and of blocks in a block of the next level. A block can be passed over as a whole."""
 LEVELS = 4
 """The number of levels, whose blocks have 32, 1,024, 32,768 and a million jobs."""
 

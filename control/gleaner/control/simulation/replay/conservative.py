@@ -109,7 +109,7 @@ def _decide(book: ByPromise, clock: Any, layer: AgentLog | None, finite: Finite 
     ledger, now_s = book.ledger, float(clock.now_s)
     state, waited = ledger.state[0], int(clock.waiting)
     found = _due(book, clock)
-    owed = 0  # units, to jobs that wait for agents to be saved
+    owed = 0  # units for jobs that wait for agents' saves
     for entry in range(found):
         job = int(ledger.starts[entry])
         units = int(ledger.units[job])

@@ -148,7 +148,7 @@ def _free(book: InOrder, clock: Any, layer: AgentLog | None, finite: Finite | No
 
 @inner
 def _hold(ranks: Ranks | None, job: int, units: int) -> None:
-    if ranks is not None:  # a parameter, because only then the compiler omits the code for None
+    if ranks is not None:  # a parameter, because only then does the compiler omit the code for None
         ranks.holds[ranks.owner[job]] += units
 
 
@@ -191,7 +191,7 @@ def _decide(book: InOrder, clock: Any, layer: AgentLog | None, finite: Finite | 
     found, promise = 0, backfill.Reservation(np.inf, int(state.free))
     if clock.waiting > 0:
         found, promise = _choose(book, clock, state.free + lent(layer), book.ranks)
-    owed = 0  # units, to jobs that wait for agents to be saved
+    owed = 0  # units for jobs that wait for agents' saves
     for entry in range(found):
         place = int(ledger.starts[entry])
         job = int(book.queue[place])

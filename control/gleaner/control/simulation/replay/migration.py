@@ -1,4 +1,4 @@
-"""The migration of a running job, as the policy decides it. This module writes it to the ledger. Compiled."""
+"""The migration of a running job. The policy chooses it, and this module writes it to the ledger. Compiled."""
 
 import numpy as np
 

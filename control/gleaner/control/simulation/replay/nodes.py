@@ -337,7 +337,7 @@ def _cores(book: Ledger, ranges_end: int, level: int) -> int:
 
 @making
 def _reserved(book: Ledger, processors: int) -> tuple[float, int, int]:
-    """Return the latest time at which a job of this size fits, the level on which it fits, and the number of cores left
+    """Return the time by which a job of this size fits at the latest, its level, and the number of cores then left
     there."""
     levels = book.levels.copy()
     everywhere = levels[len(levels) - 1]

@@ -44,7 +44,7 @@ _START = array_policies.START
 _VACATE = array_policies.VACATE
 _WAIT = array_policies.WAIT
 _STRETCHES = 1000
-"""The largest mean number of stretches per job. Beyond it, a replay without an end of its own is stopped."""
+"""The largest mean number of stretches per job. Beyond it, a replay that would not end otherwise is stopped."""
 _NOBODY = 2**62
 """A number of units that is larger than any claim's."""
 

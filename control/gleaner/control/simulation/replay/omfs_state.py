@@ -1,4 +1,4 @@
-"""The states of jobs, which wait, run, are being saved or have a claim, and the steps between these states. Compiled.
+"""The states of jobs (waiting, running, being saved, or promised units), and the steps between these states. Compiled.
 
 A victim that can be saved holds its units while it is saved, and then waits again in its place in the queue. When the
 victim starts again, it first restores and then computes the remaining work. A victim that is killed frees its units at

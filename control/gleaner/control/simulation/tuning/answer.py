@@ -98,7 +98,7 @@ def sentence(found: TuningAnswer, one: Comparison) -> str:
 
 
 def sentences(found: TuningAnswer) -> tuple[str, ...]:
-    """Return the best setting, with the reason, the jobs that pay for it, the costs of saves, and the placing of small
+    """Return the best setting, the reason for it, the jobs that it delays, the costs of saves, and the placing of small
     jobs."""
     limit = f"{rough(found.limit_s)} (--wait-limit)"
     one, why = found.best, f"No other setting that lengthens the mean wait by at most {limit} harvests more."

@@ -61,7 +61,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One setting compared with no agents. A figure without an interval is a mean over the seeds."""
+    """The comparison of one setting with no agents. A figure without an interval is a mean over the seeds."""
 
     agents: AgentSettings
     trials: tuple[Trial, ...]
@@ -137,10 +137,11 @@ def settings_of(
 def compare(
     sweep: Sweep, seeds: int, workers: int, progress: Callable[[int, int], None] = lambda _done, _all: None
 ) -> tuple[Comparison, ...]:
-    """Return each setting with one trial per seed, numbered from 1.
+    """Return each setting with one trial for each of the seeds from 1 to `seeds`.
 
     Ctrl-C ends the work early. The finished histories are then returned if there are at least two, which an interval
-    needs. `progress` is called with the number of finished histories, and of all. Exceptions of a replay are passed on.
+    needs. `progress` is called with the numbers of finished histories and of all histories. Exceptions of a replay are
+    passed on.
     """
     found: dict[int, tuple[Trial, ...]] = {}
     progress(0, seeds)

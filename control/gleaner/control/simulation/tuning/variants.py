@@ -5,7 +5,7 @@ the same kind, as follows:
 
 - Whole weeks of the trace are drawn with replacement and put one after the other (the block bootstrap; Künsch, The
   Jackknife and the Bootstrap for General Stationary Observations, 1989). A week keeps its days and nights, its bursts
-  and its users' sessions. Jobs that run or wait at a week's end continue into the next week. One history has at most
+  and its users' sessions. Jobs that run or wait at a week's end continue into the next week. One history covers at most
   half a year, however long the trace is, because more seeds are more informative than longer histories. A trace of less
   than four weeks is cut into days. A trace of less than four days is kept as it is, except for the times of single
   submissions (see below).

@@ -40,11 +40,11 @@ class Conventions(SettingsTable):
     used. The default is the requested number in the Standard Workload Format, and the allocated number in Slurm's
     accounting."""
     past_limit: Literal["ends", "raised"] = "ends"
-    """The treatment of a job that ran past its limit: it ends at the limit, or its limit is raised to its run time."""
+    """A job that ran past its limit ends at the limit, or its limit is raised to its run time."""
     zero_run_time: Literal["kept", "second", "left-out"] = "kept"
-    """The treatment of a job that ran for 0 s: it is kept, takes a second, or is left out."""
+    """A job that ran for 0 s is kept, takes a second, or is left out."""
     too_large: Literal["left-out", "shrunk"] = "left-out"
-    """The treatment of a job larger than the machine: it is left out, or becomes as large as the machine."""
+    """A job that is larger than the machine is left out, or becomes as large as the machine."""
     ties: Literal["number", "file"] = "number"
     """The order of jobs that were submitted at the same instant, either by their numbers or as in the file."""
 

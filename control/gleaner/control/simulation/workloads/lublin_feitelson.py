@@ -75,7 +75,7 @@ def sizes(count: int, processors: int, rng: Generator, model: Parameters = BATCH
     is_low = rng.random(count) < model.below_middle
     log2 = np.where(is_low, rng.uniform(smallest, middle, count), rng.uniform(middle, largest, count))
     kind = rng.random(count)
-    # If the machine's size is not a power of two, a job whose size is one must be smaller than the machine.
+    # If the machine's size is not a power of two, no job whose size is a power of two fills the machine.
     power = np.minimum(np.floor(log2 + 0.5), math.floor(largest))
     log2 = np.where(kind < model.serial + model.power_of_two, power, log2)
     size = np.where(kind < model.serial, 1.0, np.floor(np.exp2(log2) + 0.5))

@@ -43,7 +43,7 @@ class Exponential(SettingsTable):
 
 
 class LogNormal(SettingsTable):
-    """A distribution whose logarithm is normal. `mean` and `deviation` are those of the values themselves."""
+    """The log-normal distribution. `mean` and `deviation` are those of the values, not of their logarithms."""
 
     kind: Literal["lognormal"] = "lognormal"
     mean: float = Field(gt=0)
@@ -146,9 +146,9 @@ class SyntheticSettings(SettingsTable):
     owners: tuple[OwnerSettings, ...] = (OwnerSettings(user="all"),)
     memory_mib_per_processor: Distribution = Constant(value=0)
     preemptible: float = Field(default=0, ge=0, le=1)
-    """The share of jobs that may be killed and start over."""
+    """The share of jobs that can be killed and then start over."""
     checkpointable: float = Field(default=0, ge=0, le=1)
-    """The share of jobs that may be saved."""
+    """The share of jobs that can be saved."""
 
 
 def make(settings: SyntheticSettings, machine: Machine, source: Workload | None = None) -> Workload:
