@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 SOCKET = "unix:///run/gleaner/docker.sock"
-"""The folder of our engine, in which the containers run."""
+"""The address of our engine, in which the containers run."""
 OUTER = ("docker", "-H", SOCKET)
 CGROUPS = Path("/sys/fs/cgroup")
 _BOUND = re.compile(r"^CapBnd:\s*(\w+)", re.MULTILINE)
