@@ -80,7 +80,7 @@ def _stamp(at_s: float) -> str:
 
 
 def watch(campaign: int, submitted_s: float) -> None:
-    """Show nodes and campaign until all jobs are Complete."""
+    """Show the nodes and the campaign until all jobs are Complete."""
     with Live(console=console, refresh_per_second=4, transient=True) as live:
         while True:
             status = cluster.api("GET", f"/campaigns/{campaign}")

@@ -60,7 +60,7 @@ ACTS_A_ROUND = 100
 REASONS_A_ROUND = 20
 """The largest number of reasons that are written in one round."""
 REASON_AGAIN_S = 60.0
-"""The least age of a job's reason at which a new one is written. A job's first reason is written at once."""
+"""The least time between two reasons that are written on the same job. A job's first reason is written at once."""
 _SAVE_S = 60.0
 """The assumed cost of saving a job, in seconds. The cost of requeuing a job is the time that it has computed."""
 

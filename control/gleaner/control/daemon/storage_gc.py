@@ -201,7 +201,7 @@ def _known_uploads(db: Connection) -> set[str]:
 
 
 def _has_jobs_of_others(state: ControlState) -> bool:
-    """Return True if the storage has an archive of a job that is not in the queue."""
+    """Return True if the storage has an archive of a job that this queue does not know."""
     jobs = {archive.job for key in state.storage.keys("jobs") if (archive := job_archive(key)) is not None}
     return any(len(known) < len(looked_at) for looked_at, known in _known_of(state.engine, jobs))
 

@@ -252,7 +252,7 @@ def grant(  # noqa: PLR0917 - numba takes no keywords
     """Promise a job its units, from the idle units, the units that will soon be free, and those of the victims (running
     entries).
 
-    `lent` of the units that count as idle are lent to agents. If the job lacks no other units, it starts as if on idle
+    Of the units that count as idle, `lent` are lent to agents. If the job lacks no other units, it starts as if on idle
     units, and no units count as promised to its owner.
     """
     n, units = state.counts[0], state.jobs[job].units

@@ -76,7 +76,7 @@ _EPOCH = datetime(1970, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The columns of a group of lines that are jobs, and the number of each line in the file."""
+    """The columns of the lines in a block that are jobs, and the number of each line in the file."""
 
     path: Path
     lines: list[int]
