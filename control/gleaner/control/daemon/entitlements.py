@@ -324,7 +324,7 @@ class Entitlements:
                 decisions.record_preemption(db, job.id, now_s)
 
     def _explain(self, jobs: Mapping[str, SlurmJob], decided: tuple[Decision, ...], now_s: float) -> None:
-        """Write the reasons for waiting on held jobs, where `squeue` shows them."""
+        """Write the reason why a held job waits into the job, where `squeue` shows it."""
         for job, text in self._reasons.due(decided, {job.id: job.admin_comment for job in jobs.values()}, now_s):
             try:
                 self._slurm_admin.set_reason(job, text, submitted_s=jobs[job].submitted_s)

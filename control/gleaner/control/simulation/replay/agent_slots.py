@@ -76,7 +76,7 @@ def advance(layer: AgentLog, finite: Finite, now_s: float) -> None:
 
 @inner
 def start(layer: AgentLog, finite: Finite, now_s: float, end_s: float, nodes: int) -> None:
-    """Start new agents on this many nodes. Enough jobs must wait for them."""
+    """Start new agents on this many nodes. There must be enough waiting jobs for all of them."""
     state, stock, slots = layer.state[0], finite.stock[0], finite.slots
     stock.is_stale = True
     stock.latest_s = now_s

@@ -1,8 +1,8 @@
 """A queue in order of arrival in which every job has a promise (conservative backfilling). `replay.backfill` decides.
 
-There is a decision at every instant, and each promise is also such an instant. First, the schedule is compressed if
-work has ended. Then new jobs are given reservations, in the order of the queue. Then every job whose promise is due
-starts.
+There is a decision at every instant, and the time of each promise is also such an instant. First, the schedule is
+compressed if work has ended. Then new jobs are given reservations, in the order of the queue. Then every job whose
+promise is due starts.
 
 Agents start where they delay no promise. In the schedule, agents are work with a known end. With preemption, agents are
 not in the schedule, and a job that is due waits until the agents on its nodes are saved. A later job that was promised

@@ -115,7 +115,8 @@ def variant(workload: Workload, machine: Machine, how: Variation, seed: int) -> 
 
 
 def _drawn(workload: Workload, how: Variation, chance: np.random.Generator) -> tuple[Counts, Seconds]:
-    """Return jobs and their times of submission, in a row of blocks, each with the jobs of a randomly drawn block."""
+    """Return jobs and their times of submission, in consecutive blocks, each with the jobs of a randomly drawn
+    block."""
     edges_s = float(workload.submit_s[0]) + how.block_s * np.arange(how.blocks + 1)
     edges: Counts = np.asarray(np.searchsorted(workload.submit_s, edges_s), dtype=np.int64)
     jobs: list[Counts] = []
