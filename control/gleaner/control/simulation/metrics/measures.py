@@ -293,8 +293,8 @@ def _waits(schedule: Schedule, chosen: NDArray[np.bool_]) -> Waits:
 
 
 def _size_classes(schedule: Schedule, baseline: Schedule | None, chosen: NDArray[np.bool_]) -> tuple[SizeClass, ...]:
-    """Return the size classes 1, 2 to 4, 5 to 16 and so on, each four times as wide. Classes without jobs are left
-    out."""
+    """Return the size classes 1, 2 to 4, 5 to 16 and so on, each ending at four times the one before. Classes without
+    jobs are left out."""
     machine, processors = schedule.machine, schedule.workload.processors
     units = machine.units_asked(processors) if machine.is_uniform else processors
     tops = [1]
