@@ -182,7 +182,7 @@ class Entitlements:
     def _known(self, seen: Snapshot) -> tuple[dict[str, JobActions], int]:
         """Return the queue's records of the jobs, and the number of jobs that were preempted in the last hour.
 
-        The records are corrected where the jobs themselves show something else. Records that are no longer needed are
+        The records are corrected if they differ from the jobs in the snapshot. Records that are no longer needed are
         forgotten.
         """
         with snapshot(self._state.engine) as db:
