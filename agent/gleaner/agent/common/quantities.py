@@ -1,4 +1,4 @@
-"""Durations, memory and sizes as people write and read them."""
+"""Read and write durations, memory and sizes in the form that people use."""
 
 import math
 import re
@@ -10,9 +10,9 @@ _NAMES = {"d": "d", "h": "h", "m": "min", "s": "s"}
 
 
 def duration_s(text: str) -> int:
-    """Return a duration in seconds, from a plain number or one with a unit; parts of a second are rounded up.
+    """Return a duration in seconds, from a plain number or one with a unit. Fractions of a second are rounded up.
 
-    Raises `ValueError` with what is wrong.
+    Raises `ValueError` with a description of the mistake.
 
     >>> duration_s("90"), duration_s("30m"), duration_s("1.5h"), duration_s("1d")
     (90, 1800, 5400, 86400)
@@ -39,9 +39,9 @@ def in_words(seconds: float) -> str:
 
 
 def memory_mib(text: str) -> int:
-    """Return memory in MiB, from a plain number or one with a unit. As in Slurm, a K is 1024; parts are rounded up.
+    """Return memory in MiB, from a plain number or one with a unit. As in Slurm, K means 1024.
 
-    Raises `ValueError` with what is wrong.
+    Fractions are rounded up. Raises `ValueError` with a description of the mistake.
 
     >>> memory_mib("512"), memory_mib("4G"), memory_mib("1.5GiB"), memory_mib("100k")
     (512, 4096, 1536, 1)
@@ -57,7 +57,7 @@ def memory_mib(text: str) -> int:
 
 
 def memory_range_mib(text: str) -> int | tuple[int, int]:
-    """Return memory in MiB, from one size or a range of two. Raises `ValueError` with what is wrong.
+    """Return memory in MiB, from one size or a range of two. Raises `ValueError` with a description of the mistake.
 
     >>> memory_range_mib("512"), memory_range_mib("512..4096"), memory_range_mib("1G .. 4G")
     (512, (512, 4096), (1024, 4096))

@@ -134,7 +134,7 @@ class _Archive:
 
     def __init__(self, file: IO[bytes]) -> None:
         file.seek(0)
-        self._archive = tarfile.open(fileobj=file, mode="r:", tarinfo=ShortMember)  # noqa: SIM115 - the file is not closed
+        self._archive = tarfile.open(fileobj=file, mode="r:", tarinfo=ShortMember)  # noqa: SIM115 - it stays open
         self._members: dict[str, tarfile.TarInfo] = {}
         self._manifests = 0
         for count, member in enumerate(self._archive):

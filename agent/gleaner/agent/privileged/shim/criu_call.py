@@ -221,7 +221,7 @@ def _run(
     answering = os.open(answers, os.O_RDWR | os.O_CLOEXEC)
     # CRIU inherits the descriptors that runc has opened for it, and its standard streams become those of the restored
     # process.
-    criu = subprocess.Popen(words, close_fds=False, preexec_fn=lambda: _confine(root, own))  # noqa: PLW1509 - no threads
+    criu = subprocess.Popen(words, close_fds=False, preexec_fn=lambda: _confine(root, own))  # noqa: PLW1509 - none
     status = 1
     try:
         status = _relay_notifications(criu, hearing, answering, own, runc=runc, uid=uid, saved_pid=saved_pid)

@@ -26,8 +26,7 @@ from ..common import userfault
 from .lazy_maps import PAGE, Range, later_ranges
 
 BLOCK = struct.Struct("<IIQ")
-"""A message to or from the agent with a process's number in the checkpoint, a length and an address, and a block's bytes.
-"""
+"""A message to or from the agent: process number in the checkpoint, length and address, followed by a block's bytes."""
 MAP = struct.Struct("<II")
 """The head of a page map from root's relay, with the process's number and the length of the page map."""
 _NUMBER = struct.Struct("<I")

@@ -1,7 +1,7 @@
-"""Send the files that a container has written to its own file system to the agent at a save, and put them back at a restore.
+"""Pass the files that a container has written to the agent at a save, and put them back at a restore.
 
-They pass as an archive through a pipe that we have made. The agent receives only one end of the pipe. An agent that
-stops halfway cannot hold us up beyond its end.
+They are those in the container's own file system, and pass as an archive through a pipe that we have made. The agent
+receives only one end of the pipe. An agent that stops halfway cannot hold us up beyond its end.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
