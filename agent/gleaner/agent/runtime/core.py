@@ -141,7 +141,7 @@ class ContainerRuntime(Runtime):
     def _restore(
         self, spec: ContainerSpec, archive: FolderArchive, handshakes: Path, memory: LazyMemory | None
     ) -> ContainerId:
-        image = archive.facts.get("image_id")  # the very image that it had, because its name might mean another one by now
+        image = archive.facts.get("image_id")  # the original image, as its name might have moved
         with (
             _reasons(f"cannot restore {spec.name}", cannot_restore, broken=CannotRestore),
             self._made(spec, image if isinstance(image, str) else spec.image, restored=True) as container,
@@ -232,7 +232,7 @@ class ContainerRuntime(Runtime):
             failure, is_whole = memory.failure, memory.is_sent
             memory.end()
         line = self._inits_lines.get(container, str)()
-        if end.exit_code == KILLED and not is_whole:  # also at its limit, because children do not share memory that is loaded later
+        if end.exit_code == KILLED and not is_whole:  # also at its limit, as lazy memory is never shared
             why = ReturnReason.CHECKPOINT_BROKEN if isinstance(failure, ArchiveBroken) else ReturnReason.NODE_FAULT
             raise ContainerKilled(f"it was killed before all its memory had come: {failure or 'nobody says why'}", why)
         if end.exit_code == KILLED and not at_its_limit and not line:

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-_STEP = os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC  # this also mounts file systems that are mounted on demand
+_STEP = os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC  # also mounts what is mounted on demand
 _STARTS_AT_ROOT = -1  # ignored, because the first name is a whole path
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 

@@ -263,8 +263,7 @@ def _is_opaque(folder: int) -> bool:
 
 
 def _segments(file: int, size_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield the offset and length of each piece of data in a file with holes, with an empty last piece after a last hole.
-    """
+    """Yield the offset and length of each piece of data in a file with holes, and an empty piece after a last hole."""
     end = 0
     while end < size_bytes:
         try:

@@ -81,17 +81,17 @@ class Policy(NamedTuple):
     has_holes: bool = False
     """Holes in files become holes in the archive. The size that a file can claim through holes is not limited."""
     is_overlaid: bool = False
-    """The archive is laid over existing files: a member replaces the file of its name, a device deletes it, and missing folders are made.
+    """The archive is laid over existing files.
 
-    Otherwise all members must be new, and devices are not allowed.
+    A member replaces the file of its name, a device deletes it, and missing folders are made. Otherwise all members
+    must be new, and devices are not allowed.
     """
     has_whiteouts: bool = False
     """`.wh.` before a name deletes the file that an earlier archive has put there (image-spec, layer.md)."""
     file_bytes: int = 0
     """How many bytes each file counts in addition to its content."""
     has_own_links: bool = False
-    """Hard links can lead only to files of the same archive, because overlay would copy any other file, which no limit counts.
-    """
+    """Hard links can lead only to files of the same archive, as overlay would copy any other file uncounted."""
     links: Links | None = None
     """A list to which symbolic links are appended instead of being made."""
     keeps: Callable[[Sequence[str]], bool] | None = None

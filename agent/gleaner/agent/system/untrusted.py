@@ -30,7 +30,7 @@ def text_of(content: bytes) -> str:
 
 
 def storable(text: str) -> str:
-    r"""Return a text with NUL and halves of surrogate pairs replaced, because PostgreSQL, HTTP and UTF-8 accept neither.
+    r"""Return a text with NUL and halves of surrogate pairs replaced, as PostgreSQL, HTTP and UTF-8 accept neither.
 
     >>> storable("caf\udce9")
     'caf?'

@@ -195,11 +195,12 @@ class JobHandle:
     def lower_end(self, new_end_s: float) -> SlurmJobRecord:
         """Have Slurm end the job at `new_end_s`, to the second, unless it ends earlier, and return the job as it is then.
 
-        Slurm takes limits in whole minutes, but the owner of a running job is allowed to lower its EndTime
-        (scontrol(1)). Slurm's clock and the node's agree, as munge demands. The end is given in UTC. In a local time
-        zone an hour can occur twice, and an end in the past would end the job immediately. Slurm is asked once, and
-        once more only after a change, because all agents of a round start at about the same time. If Slurm does not
-        lower the end, the returned job has its later end. Raises `Unknown` if Slurm does not report the job.
+        The returned job has its new end. Slurm takes limits in whole minutes, but the owner of a running job is allowed
+        to lower its EndTime (scontrol(1)). Slurm's clock and the node's agree, as munge demands. The end is given in
+        UTC. In a local time zone an hour can occur twice, and an end in the past would end the job immediately. Slurm
+        is asked once, and once more only after a change, because all agents of a round start at about the same time. If
+        Slurm does not lower the end, the returned job keeps its later end. Raises `Unknown` if Slurm does not report
+        the job.
         """
         job = self.must_look()
         if job.end_s is None or job.end_s <= new_end_s:
