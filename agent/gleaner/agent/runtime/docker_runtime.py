@@ -69,8 +69,7 @@ _CRIU_PATIENCE_S = 10
 _LOADED_WITHIN_S = 24 * 3600.0
 """For this long after it was recorded, an image that the engine lacks might still be loading."""
 _OOM_KNOWN_WITHIN_S = 1.0
-"""For this long after a container's end, the engine might still learn that its memory limit was reached, perhaps by a child.
-"""
+"""For this long after a container's end, the engine might learn that its memory limit was reached by a child."""
 _LONGEST_LINE = 500
 _PIDS = 4096
 _NO_ROOM = "no space left on device"

@@ -262,8 +262,7 @@ class Runtime(Protocol):
         ...
 
     def memory_bytes(self, container: ContainerId) -> int | None:
-        """Return the memory that a checkpoint would write, as far as it is known, or None if the container does not run.
-        """
+        """Return the memory that a checkpoint would write, if it is known, or None if the container does not run."""
         ...
 
     def memory_s(self, container: ContainerId) -> float:

@@ -193,7 +193,7 @@ class JobHandle:
             return None
 
     def lower_end(self, new_end_s: float) -> SlurmJobRecord:
-        """Have Slurm end the job at `new_end_s`, to the second, unless it ends earlier, and return the job as it is then.
+        """Have Slurm end the job at `new_end_s`, to the second, unless it ends earlier, and return it.
 
         The returned job has its new end. Slurm takes limits in whole minutes, but the owner of a running job is allowed
         to lower its EndTime (scontrol(1)). Slurm's clock and the node's agree, as munge demands. The end is given in
