@@ -97,7 +97,10 @@ EXCHANGES = 10
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request and its answer. Instants are seconds since the epoch, two by the node's clock and one by control's."""
+    """One request and its answer.
+
+    Instants are seconds since the epoch, two by the node's clock and one by control's.
+    """
 
     sent_s: float
     control_s: float

@@ -36,7 +36,10 @@ class Limiter:
 
     @asynccontextmanager
     async def slot(self, *, waits: bool = False) -> AsyncGenerator[Slot]:
-        """Take a slot for the time of the context. With `waits`, its user does nothing before the others have finished."""
+        """Take a slot for the time of the context.
+
+        With `waits`, its user does nothing before the others have finished.
+        """
         async with self._free:
             mine = Slot(waits=waits)
             self._slots.append(mine)

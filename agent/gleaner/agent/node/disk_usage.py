@@ -169,7 +169,10 @@ class DiskWatch:
         return self.room is not None and self.room.is_short(self.limits.reserve_mib * _MIB)
 
     def make_room(self) -> None:
-        """Measure the free space on the file systems of jobs, and remove unused images if it is short. The call blocks."""
+        """Measure the free space on the file systems of jobs, and remove unused images if it is short.
+
+        The call blocks.
+        """
         self.room = room([self.work, *self._places()])
         if self.is_short and self._may_prune() and self._prune(images.FRESH_S, enough=lambda _: self._has_room()):
             self.room = room([self.work, *self._places()])

@@ -158,7 +158,10 @@ class ContainerRuntime(Runtime):
 
     @contextmanager
     def _made(self, spec: ContainerSpec, image: str, *, restored: bool) -> Generator[ContainerId]:
-        """Make a container, and pull its image first if it is missing. If the context fails, the container is removed."""
+        """Make a container, and pull its image first if it is missing.
+
+        If the context fails, the container is removed.
+        """
         name = image if is_id(image) else full_name(image)
         try:
             container = self._create(spec, name, restored=restored)

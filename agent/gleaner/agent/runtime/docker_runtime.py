@@ -131,8 +131,7 @@ class DockerRuntime(ContainerRuntime):
         self._attached_outputs: dict[ContainerId, Iterator[bytes]] = {}
         """Connections to the output of each container from its beginning, until `live_output` returns them."""
         self._has_quotas = True
-        """False once the engine has refused to limit what a container writes, because only XFS with project quotas can.
-        """
+        """False once the engine has refused to limit what a container writes, as only XFS with project quotas can."""
         if self._uid == 0:
             raise RuntimeFault("jobs would run as root: start the agent as an ordinary service account")
 

@@ -14,8 +14,7 @@ from gleaner.agent.runtime.interface import RuntimeFault
 log = structlog.get_logger()
 
 Kind = Literal["auto", "docker", "criu"]
-"""`auto` is Docker if its engine can save memory, else the node helper, or else Docker for jobs that save themselves.
-"""
+"""`auto` is Docker if it can save memory, else the node helper, else Docker for jobs that save themselves."""
 
 
 def choose_runtime(

@@ -56,7 +56,10 @@ def file_name(image: str) -> str:
 
 @contextmanager
 def archive_of(folder: Path, image: str) -> Generator[int | None]:
-    """Yield a descriptor of the image's archive, or None if there is none. Raises `RuntimeFault` if it cannot be read."""
+    """Yield a descriptor of the image's archive, or None if there is none.
+
+    Raises `RuntimeFault` if it cannot be read.
+    """
     layout = folder / file_name(image)
     try:
         if (archive := layout.with_name(f"{layout.name}.tar")).is_file():

@@ -204,7 +204,7 @@ def _block_starts(archive: FolderArchive, part: str) -> list[int]:
 
 
 def _pieces(runs: Sequence[Run], start: int, block: bytes) -> Iterator[tuple[int, int, memoryview]]:
-    """Yield the parts of these runs that are in a block at this offset, each as an address, a length and the content."""
+    """Yield the parts of these runs that are in a block at this offset, with address, length and content."""
     for address, length, offset in _within(runs, start, start + len(block)):
         yield address, length, memoryview(block)[offset - start : offset - start + length]
 

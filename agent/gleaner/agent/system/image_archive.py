@@ -230,9 +230,9 @@ def content(layer: ArchivedLayer, decompressors: Mapping[bytes, Decompressor] = 
 
 
 def unpack(source: IO[bytes], target: IO[bytes], decompressors: Mapping[bytes, Decompressor], most_bytes: int) -> bool:
-    """Write the content of an archive that is compressed as a whole into a file. Return False if it is not compressed.
+    """Write the content of an archive that is compressed as a whole into a file.
 
-    Raises `Hostile`.
+    Return False if it is not compressed. Raises `Hostile`.
     """
     limit = SizeLimit(most_bytes)
     source.seek(0)

@@ -69,7 +69,10 @@ class SizeLimit:
 
 
 class Policy(NamedTuple):
-    """The rules for one use of archives. Regular files, folders, symbolic and hard links, and named pipes are allowed."""
+    """The rules for one use of archives.
+
+    Regular files, folders, symbolic and hard links, and named pipes are allowed.
+    """
 
     limit: SizeLimit
     has_owners: bool = False
@@ -113,7 +116,7 @@ class Policy(NamedTuple):
 
 
 class ShortMember(tarfile.TarInfo):
-    """A member of an archive with a header of at most `LONGEST_HEADER_BYTES`, because `tarfile` reads it into memory."""
+    """A member of an archive whose header, which `tarfile` reads into memory, is at most `LONGEST_HEADER_BYTES`."""
 
     __slots__ = ()
 

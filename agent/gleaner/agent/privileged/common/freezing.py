@@ -43,7 +43,10 @@ def holds_after_all(folders: dict[str, str]) -> bool:
 
 
 def take_back(folder: str) -> None:
-    """Withdraw the order to freeze. `folder` is the container's cgroup of either version, which might no longer exist."""
+    """Withdraw the order to freeze.
+
+    `folder` is the container's cgroup of either version, which might no longer exist.
+    """
     for file, word in (("freezer.state", "THAWED\n"), ("cgroup.freeze", "0\n")):
         with contextlib.suppress(OSError), open(os.path.join(folder, file), "r+", encoding="ascii") as order:
             order.write(word)

@@ -220,7 +220,10 @@ def _kill(settings: config.Config, container: Bundle) -> str | None:
 
 
 def disk_use(container: Bundle) -> list[int]:
-    """Count what is written outside the job's folder. The list has bytes, files and folders, and 1 if all was counted."""
+    """Count what is written outside the job's folder.
+
+    The list has bytes, files and folders, and 1 if all was counted.
+    """
     return [int(number) for number in count_disk_use(container.inside("upper"), within_s=_COUNT_WITHIN_S)]
 
 

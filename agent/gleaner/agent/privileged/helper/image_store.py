@@ -118,7 +118,10 @@ def drop(settings: config.Config, image_id: str) -> bool:
 
 
 def forget(settings: config.Config, name: str) -> None:
-    """Remove an image's name, and the image if it has no other name. The containers that use it must be removed first."""
+    """Remove an image's name, and the image if it has no other name.
+
+    The containers that use it must be removed first.
+    """
     with _lock(settings) as folder:
         names = named_images(settings)
         image_id = name if is_image_id(name) else names.pop(full_name(name), None)

@@ -345,7 +345,7 @@ def _forget(settings: config.Config, name: str) -> NoReturn:
 
 
 def _clear(settings: config.Config, slurm_job: str) -> NoReturn:
-    """Run `gleaner-helper clear SLURM_JOB`, for Slurm's Epilog, to remove what the agent of an ended job left behind."""
+    """Run `gleaner-helper clear SLURM_JOB`, for Slurm's Epilog, to remove what an ended job's agent left behind."""
     for container, about in bundle.with_facts(settings):
         try:
             if about["labels"].get(LABEL_SLURM_JOB) == slurm_job:

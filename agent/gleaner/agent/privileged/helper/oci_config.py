@@ -121,7 +121,10 @@ def configuration(spec: Spec, node: Node, image: ImageDefaults, *, rootfs: str, 
 
 
 def command(spec: Spec, image: ImageDefaults) -> list[str]:
-    """Return the program and its arguments. The agent's command replaces the image's command, but not its entry point."""
+    """Return the program and its arguments.
+
+    The agent's command replaces the image's command, but not its entry point.
+    """
     return [*image.entrypoint, *(spec.command or image.command)]
 
 

@@ -239,7 +239,10 @@ def _run(
 
 
 def _end_all(own: str) -> None:
-    """Kill CRIU and all processes that it has restored. Processes that are held back end only when they are released."""
+    """Kill CRIU and all processes that it has restored.
+
+    Processes that are held back end only when they are released.
+    """
     processes.kill_descendants(os.getpid())
     let_go(own)
 

@@ -31,7 +31,9 @@ from .unsavable import Reason
 Areas = dict[str, tuple[int, int]]
 """Private memory by its addresses, in bytes: the total, and the part that is shared with another process."""
 NEEDS_MEMORY = "it needs more memory to be restored"
-"""The beginning of a refusal because of memory. Control then moves such a job up to the next size in its memory range.
+"""The beginning of a refusal because of memory.
+
+Control then moves such a job up to the next size in its memory range.
 """
 _MIB, _KIB = 2**20, 2**10
 HEAD_ROOM_MIB = 64

@@ -239,7 +239,10 @@ class PageServer:
             raise MemoryLost(f"no page can be made: {os.strerror(error)}")
 
     def _wait(self, descriptor: int) -> None:
-        """Follow the kernel's reports. The kernel accepts pages again immediately after that, but perhaps not for long."""
+        """Follow the kernel's reports.
+
+        The kernel accepts pages again immediately after that, but perhaps not for long.
+        """
         self._hear(descriptor)
         os.sched_yield()
         self._check_time()

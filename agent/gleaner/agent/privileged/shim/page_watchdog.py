@@ -66,7 +66,10 @@ class Pages(vdso.Guard):
                 raise Broken(f"the page server has gone: {error}") from error
 
     def watch(self) -> None:
-        """Wait until the watchdog is armed, or all memory is loaded. Raises `Broken` if the watchdog ends before that."""
+        """Wait until the watchdog is armed, or all memory is loaded.
+
+        Raises `Broken` if the watchdog ends before that.
+        """
         if not self._watchdog.recv(1, socket.MSG_PEEK):
             raise Broken("the page server has ended before the processes run")
 
