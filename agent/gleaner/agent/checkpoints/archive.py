@@ -1,4 +1,4 @@
-"""Open and read published archives: opening verifies the manifest and the index, and reading verifies each block."""
+"""Open and read published archives. Opening verifies the manifest and the index, and reading verifies each block."""
 
 import os
 from collections import deque
@@ -73,7 +73,7 @@ class FolderArchive:
 
     @property
     def verified(self) -> bytes:
-        """One byte for each block, in the layout's order, which is 1 if the block was read here and had its digest."""
+        """One byte for each block, in the layout's order, which is 1 if the block was read here and is correct."""
         return b"".join(self._verified.values())
 
     def rely_on_all(self) -> None:
@@ -162,7 +162,7 @@ class FolderArchive:
 def stored_digest(root: Path, key: str) -> str:
     """Return the digest of the manifest at this key, computed from the stored manifest itself.
 
-    It is for a queue that has lost its own record of the digest. Raises `ArchiveMissing` or `StorageError`.
+    This is for a queue that has lost its own record of the digest. Raises `ArchiveMissing` or `StorageError`.
     """
     with translate_errors(root), open_root(root) as storage:
         try:

@@ -7,8 +7,8 @@ the SHA-256 of its plain content. It is stored as a zstd frame or raw, or not at
     PACK = stored blocks, one after the other; INDEX; FOOTER
     INDEX = the sizes of the packs that are used; one record for each block of each part, parts in the manifest's order
 
-A part's digest is made only from its blocks' digests, so these are what the manifest fixes. The place and the form of a
-stored block need no trust, since every block is checked against its digest when it is read.
+A part's digest is made only from its blocks' digests, so the manifest fixes these and nothing else. The place and the
+form of a stored block need no trust, since every block is checked against its digest when it is read.
 """
 
 import hashlib

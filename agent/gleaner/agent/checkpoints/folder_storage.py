@@ -57,8 +57,8 @@ class FolderStorage:
     def prepare(self) -> None:
         """Set up the folder, once in its life. A second call changes nothing, even at the same time.
 
-        This is for an admin's command and not for every start. If the shared file system is missing, it turns the empty
-        mount point into a storage folder.
+        This is for an admin's command and not for every start. If the shared file system is missing, the command turns
+        the empty mount point into a storage folder.
         """
         with translate_errors(self._root):
             self._root.mkdir(mode=0o700, exist_ok=True)
@@ -142,8 +142,8 @@ class FolderStorage:
         """Remove the drafts that programs left when they died. Return their number.
 
         These are all drafts of `ended_writers`, and all drafts that have not been written to since `before_s` (seconds
-        since the epoch, by the file server's clock). If such a draft's writer resumes after that, it gets a
-        `StorageError` and has published nothing.
+        since the epoch, by the file server's clock). If such a draft's writer resumes after that, its calls raise
+        `StorageError`, and it has published nothing.
         """
         with translate_errors(self._root), open_root(self._root) as root, walk(root, (DRAFTS,)) as drafts:
             stale = [
@@ -176,7 +176,7 @@ class FolderStorage:
                     os.fsync(parent)
             except (FileNotFoundError, NotADirectoryError):
                 return False
-            for depth in range(len(names) - 1, 0, -1):  # remove the empty folders, up to the first other
+            for depth in range(len(names) - 1, 0, -1):  # remove empty folders up to the first that is not
                 try:
                     with walk(root, names[: depth - 1]) as parent:
                         os.rmdir(names[depth - 1], dir_fd=parent)

@@ -45,7 +45,7 @@ def names_of(key: str) -> tuple[str, ...]:
 
 
 def manifest_digest(manifest: bytes) -> str:
-    """Return the digest of a manifest that the queue keeps."""
+    """Return the digest by which the queue knows a manifest."""
     return f"sha256:{hashlib.sha256(manifest).hexdigest()}"
 
 

@@ -255,7 +255,7 @@ class PartWriter:
                 self._flush(last=False)
 
     def close(self) -> Part:
-        """Complete the part and return it. A second call returns it again. Raises like `write`."""
+        """Complete the part and return it. A second call returns it again. Raises the same errors as `write`."""
         if self._part is not None:
             return self._part
         if not self._open:

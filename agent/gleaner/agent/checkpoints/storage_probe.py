@@ -1,4 +1,4 @@
-"""Check that a storage still answers, when working with it takes suspiciously long."""
+"""Check that a storage still answers when working with it takes suspiciously long."""
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import StorageError

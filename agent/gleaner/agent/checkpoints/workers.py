@@ -60,7 +60,7 @@ class Workers:
             return bytearray(BATCH_BYTES)
 
     def enter(self) -> None:
-        """Wait until one more batch can be on its way."""
+        """Wait until another batch is allowed on its way."""
         self._room.acquire()
 
     def leave(self, buffer: bytearray) -> None:

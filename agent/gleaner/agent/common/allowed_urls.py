@@ -99,7 +99,7 @@ def shown(url: str) -> str:
 
 
 class UrlUse(NamedTuple):
-    """How a list is used, in the words of its refusals."""
+    """How the refusals of a list describe its use."""
 
     done: str
     setting: str
@@ -110,7 +110,7 @@ DELIVER = UrlUse("be a target", "urls in [outputs]")
 
 
 def refusal(url: str, allowed: Sequence[str], use: UrlUse = FETCH) -> str:
-    """Return one line that explains why this URL must not be used in this way, or "" if it can be.
+    """Return one line that explains why this URL must not be used in this way, or "" if it is allowed.
 
     >>> refusal("https://data.example.org/pub/a", ["https://data.example.org/pub/"])
     ''
@@ -132,7 +132,7 @@ def refusal(url: str, allowed: Sequence[str], use: UrlUse = FETCH) -> str:
 
 
 def named_addresses(allowed: Sequence[str]) -> frozenset[str]:
-    """Return the addresses that the list has as hosts.
+    """Return the addresses that occur as hosts in the list.
 
     >>> sorted(named_addresses(["https://[::1]:8443/", "https://host/", "https://127.0.0.1/"]))
     ['127.0.0.1', '::1']
@@ -142,7 +142,7 @@ def named_addresses(allowed: Sequence[str]) -> frozenset[str]:
 
 
 def address_refusal(host: str, address: str, *, named: Collection[str], of_control: Collection[str]) -> str:
-    """Return one line that explains why an agent does not connect to this address of a host, or "" if it can.
+    """Return one line that explains why an agent does not connect to this address of a host, or "" if it does.
 
     >>> address_refusal("a.org", "::ffff:127.0.0.1", named=(), of_control=())
     'a.org has the address 127.0.0.1, which is of the node itself: only a list that names it allows it'

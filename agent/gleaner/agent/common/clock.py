@@ -56,9 +56,9 @@ def _since_boot_s() -> float:
 class SystemClock:
     """The node's clocks. Its time never advances more slowly than the time since the node's start.
 
-    If a node's wall clock is set back while an agent lives, the agent would stay past its end. If it is set forward,
-    the shared end is nearer than it seemed. In both cases the later of the two clocks counts, so an agent ends too
-    early rather than too late.
+    If a node's wall clock were set back while an agent lives, the agent would stay past its end. If it were set
+    forward, the shared end would be nearer than it seemed. In both cases the later of the two clocks counts, so an
+    agent ends too early rather than too late.
     """
 
     def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = _since_boot_s) -> None:
@@ -110,8 +110,8 @@ class Exchange:
 def least_ahead_s(exchanges: Sequence[Exchange]) -> float:
     """Return the least by which the node's clock is ahead of control's.
 
-    Below 0 it is behind, and at 0 they might agree. `exchanges` are in order of time. Those from before a clock was set
-    do not count.
+    A value below 0 means behind, and with 0 they might agree. `exchanges` are in order of time. Those from before a
+    clock was set do not count.
 
     >>> least_ahead_s([Exchange(107.0, 105.0, 107.5), Exchange(117.0, 115.0, 125.0)])
     2.0

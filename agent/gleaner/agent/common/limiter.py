@@ -1,4 +1,4 @@
-"""Limit how many of an agent's jobs do something at the same time, for example save."""
+"""Limit how many of an agent's jobs do something at the same time, such as saving."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -74,7 +74,7 @@ class Limiter:
 
 
 def default_saves_at_once(cores: int) -> int:
-    """Return how many simultaneous saves are together as fast as any larger number, which would only slow down each.
+    """Return how many saves to run at the same time. More would not be faster together, and each would be slower.
 
     A streamed save keeps about two cores busy, because one hashes and compresses while CRIU and the engine copy. On two
     cores, four saves of 256 MiB reached the disk in the same time (1.0 to 2.1 s, in no clear order), whether one, two,

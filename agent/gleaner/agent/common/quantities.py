@@ -25,7 +25,7 @@ def duration_s(text: str) -> int:
 
 
 def in_words(seconds: float) -> str:
-    """Return a duration for people, in whole seconds.
+    """Return a readable duration, in whole seconds.
 
     >>> in_words(7200), in_words(5430), in_words(86400 + 60), in_words(0.2)
     ('2 h', '1 h 30 min 30 s', '1 d 1 min', '0 s')
@@ -67,7 +67,7 @@ def memory_range_mib(text: str) -> int | tuple[int, int]:
 
 
 def memory_in_words(mib: int) -> str:
-    """Return memory for people.
+    """Return a readable amount of memory.
 
     >>> memory_in_words(512), memory_in_words(1024), memory_in_words(1152), memory_in_words(3001)
     ('512 MiB', '1 GiB', '1.125 GiB', '3001 MiB')
@@ -76,7 +76,7 @@ def memory_in_words(mib: int) -> str:
 
 
 def size(size_bytes: int) -> str:
-    """Return a size for people.
+    """Return a readable size.
 
     >>> size(3 * 1024 * 1024)
     '3.0 MiB'

@@ -11,7 +11,7 @@ JITTER = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Randomness:
-    """Draws from one generator, by default the system's, or a seeded one where a run must be repeatable."""
+    """Random draws from one generator, by default the system's, or a seeded one where a run must be repeatable."""
 
     generator: random.Random = field(default_factory=random.SystemRandom)
 

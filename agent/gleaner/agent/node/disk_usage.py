@@ -52,7 +52,7 @@ class DiskLimits:
     reserve_mib: int = 1024
 
     def mib_of(self, own_mib: int | None) -> int:
-        """Return the limit of a job whose own limit is this or None. The lower limit counts."""
+        """Return the limit of a job, which is the lower of its own limit, if it has one, and the node's."""
         return self.mib_per_job if own_mib is None else min(own_mib, self.mib_per_job)
 
 
@@ -76,14 +76,17 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class TooLarge:
-    """The job has passed its own limit, which is the job's failure."""
+    """The job has passed its own limit, which counts as the job's own failure."""
 
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class InTheWay:
-    """The node's reserve is being used, and this job takes most space. With `at_once`, there is no time to save it."""
+    """The node's reserve is being used, and this job takes the most space.
+
+    With `at_once`, there is no time to save it.
+    """
 
     detail: str
     at_once: bool
@@ -118,7 +121,7 @@ def verdicts(
     others = {container: one for container, one in uses.items() if container not in found}
     if room is None or not room.is_short(limits.reserve_mib * _MIB) or found or not others:
         return found
-    # A job whose count was not completed might hide the most.
+    # A job that could not be counted completely might use the most.
     largest = max(others, key=lambda container: (not others[container].is_whole, others[container].size_bytes))
     one = others[largest]
     if one.is_whole and one.size_bytes < _WORTH_MIB * _MIB and not (room.is_short_of_inodes and one.inodes > 1000):
@@ -218,7 +221,7 @@ class DiskWatch:
         return now_s >= self._next_s or (is_urgent and now_s >= self._urgent_s)
 
     def _one_at_a_time(self, verdicts_here: dict[ContainerId, Verdict]) -> dict[ContainerId, Verdict]:
-        """Leave out a job that must go because of the reserve, until the files of the last one could be removed."""
+        """Leave out a job that must go because of the reserve, until there was time to remove the last one's files."""
         for container, verdict in list(verdicts_here.items()):
             if isinstance(verdict, InTheWay) and container != self._leaving:
                 if self.clock.monotonic_s() < self._removal_end_s:

@@ -1,4 +1,4 @@
-"""Collect the facts of this node, and of our part of it."""
+"""Collect the facts about this node, and about our part of it."""
 
 import errno
 import os

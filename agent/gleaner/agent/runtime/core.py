@@ -1,7 +1,7 @@
 """Start, save, restore, end and measure containers, in the core that both runtimes share.
 
-An adapter finds, makes, starts and stops containers (`docker_runtime`, `helper_runtime`). What is saved and restored
-passes between root's shim and the agent in the same way, whichever adapter started the container (`criu_streams`).
+An adapter finds, makes, starts and stops containers (`docker_runtime`, `helper_runtime`). The saved and restored data
+pass between root's shim and the agent in the same way, whichever adapter started the container (`criu_streams`).
 """
 
 import json
@@ -72,7 +72,7 @@ class ContainerRuntime(Runtime):
         self._inits_lines: dict[ContainerId, Callable[[], str]] = {}
         """Functions that return the line of each container's init, once it has ended."""
         self._adrift: set[ContainerId] = set()
-        """Containers that might still be paused for the engine, because their last unpause has not succeeded."""
+        """Containers whose last unpause is unconfirmed, so that the engine might consider them paused."""
 
     @cached_property
     def _handshakes(self) -> Path | None:

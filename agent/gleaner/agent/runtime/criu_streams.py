@@ -1,4 +1,4 @@
-"""Stream CRIU's images on the agent's side of a save and a restore, and hold the handshake with root's program.
+"""Stream CRIU's images on the agent's side of a save and a restore, and carry out the handshake with root's program.
 
 With `--stream`, CRIU opens no image file but asks for a pipe for each image (see `privileged.shim.criu_messages`). So
 memory is read from the process once, and written to the storage once.

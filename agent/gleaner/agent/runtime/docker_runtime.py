@@ -1,7 +1,7 @@
-"""Adapt Docker Engine: find, make, start and stop containers, only through the engine's API.
+"""Find, make, start and stop containers through Docker Engine's API.
 
 A container is started without network, without capabilities and without a way to gain any, as the agent's own user. Its
-only mounts are the job's folder, and read-only its inputs and the node's folders that root allows. Its memory is saved
+only mounts are the job's folder and, read-only, its inputs and the node's folders that root allows. Its memory is saved
 and restored by root's shim, which is registered with the engine as a runtime. An engine without the shim runs only jobs
 that save themselves.
 """
@@ -69,7 +69,10 @@ _CRIU_PATIENCE_S = 10
 _LOADED_WITHIN_S = 24 * 3600.0
 """For this long after it was recorded, an image that the engine lacks might still be loading."""
 _OOM_KNOWN_WITHIN_S = 1.0
-"""For this long after a container's end, the engine might learn that its memory limit was reached by a child."""
+"""How long after a container's end the engine might still learn that its memory limit was reached.
+
+The process that reached it can be a child.
+"""
 _LONGEST_LINE = 500
 _PIDS = 4096
 _NO_ROOM = "no space left on device"

@@ -1,4 +1,4 @@
-"""Call the node helper from the agent (`privileged.helper.main`): one request, one connection, one answer."""
+"""Call the node helper from the agent (`privileged.helper.main`), with one request and one answer per connection."""
 
 import socket
 import time

@@ -1,7 +1,8 @@
-"""Adapt the node helper (`privileged.helper.main`), which uses runc and CRIU on nodes without Docker Engine.
+"""Run containers through the node helper (`privileged.helper.main`) on nodes without Docker Engine.
 
-The agent remains an ordinary user. It names containers and container images, and passes descriptors of the job's folder
-and of an image's archive. A checkpoint is restored by the runtime that saved it (`node.compatibility`).
+The helper uses runc and CRIU, and the agent remains an ordinary user. It names containers and container images, and
+passes descriptors of the job's folder and of an image's archive. A checkpoint is restored by the runtime that saved it
+(`node.compatibility`).
 """
 
 import os

@@ -189,9 +189,9 @@ class PulledImage:
 class PulledImages:
     """The record of pulled images, by full name, and of pushed ones, by id. All agents on a node share it.
 
-    It is a folder with a file for each image, which contains its id and its name. The time of the file is that of the
-    image's last use. A failure is only logged, because the record only serves to save space later. Without a folder
-    nothing is recorded.
+    It is a folder in which each image has a file with its id and its name. The time of the file is that of the image's
+    last use. A failure is only logged, because the record only serves to save space later. Without a folder nothing is
+    recorded.
     """
 
     def __init__(self, folder: Path | None) -> None:

@@ -58,7 +58,10 @@ class CannotCheckpoint(Exception):
 
 
 class CannotRestore(Exception):
-    """The process could not be restored from this checkpoint. `why` is INCOMPATIBLE if it never can be on this node."""
+    """The process could not be restored from this checkpoint.
+
+    `why` is INCOMPATIBLE if it can never be restored on this node.
+    """
 
     def __init__(self, message: str, why: ReturnReason = ReturnReason.CANNOT_RESTORE) -> None:
         super().__init__(message)
@@ -143,7 +146,7 @@ class RuntimeFacts:
     way: Way = Way.SHIM
     """How memory is saved here."""
     checkpoints: bool = True
-    """True if memory can be saved at all. If not, `checkpoint` and `restore` raise."""
+    """True if memory can be saved at all. If not, `checkpoint` and `restore` raise errors."""
     images: tuple[str, ...] = ()
     """The names of the images that are here."""
     brings_images: bool = True
@@ -266,7 +269,7 @@ class Runtime(Protocol):
         ...
 
     def memory_s(self, container: ContainerId) -> float:
-        """Return how long a restored container's memory was loaded while it ran, or 0 until all of it is loaded."""
+        """Return how long loading a restored container's memory took while it ran, or 0 until all of it is loaded."""
         ...
 
     def written_bytes(self, container: ContainerId) -> int | None:

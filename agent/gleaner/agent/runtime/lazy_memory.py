@@ -52,7 +52,10 @@ class LazyMemory:
         """The offset of each block of a process's pages, and the end of the last."""
         self._sent: set[tuple[int, int]] = set()
         self._wanted: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
-        """The blocks to send next, each as the process's number and the block's number. After None all can be sent."""
+        """The blocks to send next, each as the process's number and the block's number.
+
+        After None, all blocks can be sent.
+        """
         self._ended = threading.Event()
         self._connection: socket.socket | None = None
         self._began_s = 0.0
@@ -183,7 +186,7 @@ def _plans(archive: FolderArchive) -> dict[int, LazyPlan]:
             images[kind][int(number)] = b"".join(archive.read(name))
     try:
         found = plans(images["mm"], images["pagemap"])
-    except (NotUnderstood, ValueError, struct.error):  # CRIU reports better what is wrong with it
+    except (NotUnderstood, ValueError, struct.error):  # CRIU gives a better reason
         return {}
     is_fit = len(found) <= _MOST_PROCESSES and all(PREFIX + plan.pages in archive.parts for plan in found.values())
     return found if is_fit and any(plan.lazy for plan in found.values()) else {}

@@ -1,8 +1,8 @@
 """Read image archives, for all programs, and define the one form in which a pushed image is stored.
 
 An image arrives as the archive of `docker save` or as an OCI layout (image-spec, image-layout.md) in one tar file.
-Push, control and the node's helper all read it here, so all of them accept the same archives. Artifacts, signatures and
-attestations are not images and are left out. If there are several images, one is chosen by its name or its kind of
+Push, control and the node's helper all read images here, so all of them accept the same archives. Artifacts, signatures
+and attestations are not images and are left out. If there are several images, one is chosen by its name or its kind of
 processor.
 
 The process that opened the archive might still write to it. So an image counts only if each layer that is read has the
@@ -47,7 +47,7 @@ STANDARD: Mapping[bytes, Decompressor] = {
     b"\xfd7zXZ\0": lambda packed: _chunks(lzma.LZMAFile(packed)),  # noqa: SIM115 - the underlying file is closed
     b"BZh": lambda packed: _chunks(bz2.BZ2File(packed)),
 }
-"""The kinds of compression that every Python can read, by a file's first bytes."""
+"""The kinds of compression that every Python installation can read, by a file's first bytes."""
 
 
 class ArchivedLayer(NamedTuple):
@@ -93,7 +93,7 @@ class _Manifest(NamedTuple):
 
 
 def find(file: IO[bytes], *, architecture: str, name: str = "") -> ArchivedImage:
-    """Return the image of this architecture in an archive, and of several such images the one with this name.
+    """Return the image of this architecture in an archive or, if there are several, the one with this name.
 
     Raises `Hostile`. `architecture` is Docker's word, possibly with a variant as in `amd64/v2`, and "" means any.
     """
@@ -219,7 +219,7 @@ def _blob(digest: str) -> str:
 
 
 def content(layer: ArchivedLayer, decompressors: Mapping[bytes, Decompressor] = STANDARD) -> Iterator[bytes]:
-    """Yield a layer's tar archive, uncompressed. Raises `Hostile`, at the end also if the digest is different."""
+    """Yield a layer's tar archive, uncompressed. Raises `Hostile`, also at the end if the digest differs."""
     digest = hashlib.sha256()
     with readable(), layer.opened() as packed:
         for chunk in (_decompressor(packed, decompressors) or _chunks)(packed):
@@ -263,10 +263,11 @@ def check(image: ArchivedImage, policy: Policy, decompressors: Mapping[bytes, De
 def stored(
     image: ArchivedImage, sizes: Sequence[int], decompressors: Mapping[bytes, Decompressor] = STANDARD
 ) -> list[tar_pack.File]:
-    """Return the files of the archive in which an image is sent and stored, the same for all its archives.
+    """Return the files of the archive in which an image is sent and stored.
 
-    `docker load` can read this archive. It contains no name for the image, because an engine could take the name for
-    that of another image. `sizes` are the sizes of the layers. Reading a layer of another size raises `Hostile`.
+    They do not depend on the archive from which the image was read. `docker load` can read this archive. It contains no
+    name for the image, because an engine could take the name for that of another image. `sizes` are the sizes of the
+    layers. Reading a layer of another size raises `Hostile`.
     """
     config_name, names = f"{image.id[7:]}.json", [f"{layer.diff_id[7:]}.tar" for layer in image.layers]
     table = json.dumps([{"Config": config_name, "RepoTags": None, "Layers": names}]).encode()

@@ -1,7 +1,7 @@
-"""Names of container images, read as Docker reads them: `pi` is `docker.io/library/pi:latest`.
+"""Compare names of container images, which are read as Docker reads them.
 
-The registry of a pattern and the rest of it are compared separately, so that no wildcard extends from one into the
-other.
+For example, `pi` is `docker.io/library/pi:latest`. The registry of a pattern and the rest of it are compared
+separately, so that no wildcard extends from one into the other.
 """
 
 from __future__ import annotations  # the node may have Python 3.9

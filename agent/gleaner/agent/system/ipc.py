@@ -54,7 +54,10 @@ class HandshakeFailed(Exception):
 
 
 def poll_ms(end_s: float) -> float:
-    """Return the time to poll until the next check of the clock, or until `end_s`, the agent's end since the epoch."""
+    """Return the time to poll until the next check of the clock, or until the agent's end.
+
+    `end_s` is in seconds since the epoch.
+    """
     return min(max(0.0, end_s - time.time()), _LOOK_S) * 1000
 
 
@@ -175,8 +178,9 @@ def _parse_message(content: bytes) -> Message:
 def connect(folder: str, name: str, agent_uid: int) -> Handshake:
     """Connect root's side to the agent that waits under this name. Raises `HandshakeFailed`.
 
-    Any other account that listens there is refused, and only the kernel identifies it. No symbolic link is followed.
-    The socket that is checked is the one that is connected to, even if another takes its place in the meantime.
+    The listener's account is read from the kernel, and any other than the agent's is refused. No symbolic link is
+    followed. The socket that is checked is the one that is connected to, even if another takes its place in the
+    meantime.
     """
     with contextlib.ExitStack() as descriptors:
         try:
@@ -208,7 +212,7 @@ class Refusal(Exception):
 class Server:
     """The loop that accepts connections.
 
-    `admit` is called for each client that connects. It can wait, and raises `Refusal`. `converse` is then given the
+    `admit` is called for each client that connects. It can wait, and can raise `Refusal`. `converse` is then given the
     connection, and closes it. `release` is called once for each client that was admitted. `report` receives a line for
     the log.
     """

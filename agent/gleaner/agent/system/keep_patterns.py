@@ -1,4 +1,4 @@
-"""Match the patterns for the files of a folder that are kept, such as `*.root` or `hist/**`.
+"""Match patterns that select the files of a folder to keep, such as `*.root` or `hist/**`.
 
 A pattern is a path relative to the folder. In each of its names `*`, `?` and `[abc]` have the same meaning as in a
 shell, but a leading dot is an ordinary character. `**` in place of a name stands for any number of folders. A pattern
@@ -41,7 +41,7 @@ def fault(pattern: str) -> str:
 
 
 class Keep:
-    """Decides which files are kept, and remembers which patterns have matched none."""
+    """A selection of files to keep, which remembers the patterns that have matched no file."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._patterns = tuple(patterns)
@@ -60,7 +60,7 @@ class Keep:
 
 
 def _fits(steps: Sequence[re.Pattern[str] | None], names: Names) -> bool:
-    """Return True if the pattern matches the path, or one of the folders on its way.
+    """Return True if the pattern matches the path, or one of the folders in it.
 
     All places in the pattern that the names so far lead to are followed at the same time, so no pattern takes long.
     """

@@ -1,8 +1,8 @@
 """Open a folder that an admin lists: a target for results, a source of inputs, or a folder that jobs mount.
 
 The path is walked from the root through descriptors, and no symbolic link is followed. Every folder on the way must
-belong to root, or where that suffices to the agents' account, and others must not be able to replace its entries. So no
-user can put another folder in place of the listed one, neither before a check nor after it.
+belong to root or, where that suffices, to the agents' account, and others must not be able to replace its entries. So
+no user can put another folder in place of the listed one, neither before a check nor after it.
 """
 
 from __future__ import annotations  # the node may have Python 3.9

@@ -73,7 +73,7 @@ def walk_and_make(start: int, names: Sequence[str]) -> Generator[int, None, None
 
 
 def create(folder: int, name: str) -> int:
-    """Create a file for writing. An existing file is an error."""
+    """Create a file for writing. It is an error if the file exists."""
     return os.open(name, NEW_FILE, 0o600, dir_fd=folder)
 
 
@@ -165,8 +165,8 @@ def empty(top: int) -> None:
     """Remove everything in a folder, whatever the modes are and however deep it is.
 
     Raises an `OSError` if anything is left. The function does not recurse. Each folder is moved to the top before any
-    of its entries is touched. This also protects file systems that are mounted below, because the kernel renames no
-    mount point, and nothing into another file system.
+    of its entries is touched. This also protects file systems that are mounted below, because the kernel neither
+    renames mount points nor renames anything into another file system.
     """
     failures: list[OSError] = []
     waiting: list[str] = []

@@ -4,10 +4,10 @@ The stream keeps regular files, folders, symbolic links as links, hard links wit
 their modes and modification times (to the nanosecond). It does not keep extended attributes, or sockets, which have no
 meaning once their process has ended. The order is fixed, so an unchanged folder gives the same bytes.
 
-The files that a container has written are overlay's upper layer. The stream is that raw layer, in which a character
-device 0/0 marks a deleted file. Overlay also has an attribute for a folder that was deleted and made again. The
-attribute cannot be set through a mounted overlay, so its effect is written out. Each of the image's files that is
-missing from such a folder is marked as deleted.
+For a container's written files, the stream is overlay's raw upper layer, in which a character device 0/0 marks a
+deleted file. Overlay also has an attribute for a folder that was deleted and made again. The attribute cannot be set
+through a mounted overlay, so its effect is written out. Each of the image's files that is missing from such a folder is
+marked as deleted.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -55,7 +55,7 @@ class File(NamedTuple):
 
 
 def pack_files(files: Iterable[File]) -> Iterator[bytes]:
-    """Yield an archive of plain files. It depends only on these files. Raises `Hostile` at a wrong size."""
+    """Yield an archive of plain files. It depends only on these files. Raises `Hostile` if a size is wrong."""
     for file in files:
         member, size_bytes = tarfile.TarInfo(file.name), 0
         member.size, member.mode = file.size_bytes, file.mode
@@ -263,7 +263,7 @@ def _is_opaque(folder: int) -> bool:
 
 
 def _segments(file: int, size_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield the offset and length of each piece of data in a file with holes, and an empty piece after a last hole."""
+    """Yield the offset and length of each piece of data in a file with holes, and an empty piece if a hole is last."""
     end = 0
     while end < size_bytes:
         try:

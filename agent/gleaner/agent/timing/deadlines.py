@@ -27,7 +27,7 @@ def saving_order(jobs: Sequence[AtStake]) -> list[int]:
 
     If the time ends at an unknown instant, this order loses least (Smith's rule for weighted completion times: W. E.
     Smith, "Various optimizers for single-stage production", Naval Research Logistics Quarterly 3, 1956, 59-66). Among
-    jobs that have the same to lose, the smallest is first.
+    jobs with the same loss, the smallest is first.
 
     >>> saving_order([AtStake(60, 4), AtStake(60, 1), AtStake(600, 4)])
     [2, 1, 0]
@@ -45,7 +45,7 @@ def save_point_s(*, exit_by_s: float, margin_s: float, save_s: float) -> float:
 
 
 def exit_by_s(end_s: float, *, now_s: float, kill_wait_s: float) -> float:
-    """Return the planned exit of an agent, which is earlier than its end `end_s` by Slurm's kill wait.
+    """Return the planned exit of an agent, which precedes its end `end_s` by Slurm's kill wait.
 
     Slurm drains a node on which it finds a process after the end. With this exit, a process that hangs in a storage
     call is killed long before Slurm checks. If the kill wait is more than half of the remaining time (a short grace

@@ -31,12 +31,12 @@ SLOWEST_MIB_S = 1 / 1024
 LEAST_FIXED_S = 0.5
 """The least fixed time of a save, for the engine's calls and the storage's syncs."""
 COLD_FIXED_S = 3.0
-"""Without measurements, the fixed time of one batch of saves.
+"""The assumed fixed time of one batch of saves, without measurements.
 
 Saves of 25 MB took 3 to 5 s on nodes whose processors were shared with other work.
 """
 ASSUMED_MIB_S = {Way.SHIM: 150.0, Way.CRIU: 150.0, Way.SELF: 20.0}
-"""Without measurements, the memory saved and published per second, for all jobs together, by the way of saving."""
+"""The assumed rate without measurements, in MiB saved and published per second by all jobs, for each way of saving."""
 SAFETY_QUANTILE = 0.9
 UNKNOWN_SAFETY = 4.0
 """The safety factor without measurements, because the constants can be wrong by such a factor."""
@@ -68,7 +68,7 @@ class SaveCost:
         return self.fixed_s + mib / self.mib_s
 
     def all_s(self, sizes_mib: Sequence[float], *, at_once: int) -> float:
-        """Return the time to save jobs of these sizes, `at_once` at a time, without safety.
+        """Return the time to save jobs of these sizes, `at_once` at a time, without the safety factor.
 
         >>> SaveCost(0.5, 100).all_s([100, 100, 100], at_once=2)
         4.0

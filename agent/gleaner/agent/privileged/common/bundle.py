@@ -134,7 +134,7 @@ class Bundle:
 
 
 def mount_place(number: int) -> str:
-    """Return the name, in a bundle, of the folder at which the container's mount of this number is mounted."""
+    """Return the name of the folder in a bundle at which the container's mount with this number is mounted."""
     return f"mount-{number}"
 
 

@@ -61,11 +61,11 @@ class Config(NamedTuple):
     mounts: tuple[str, ...] = ()
     """The folders of this node that jobs can mount, read-only and each at its own path (`mount_folders`)."""
     most_image_bytes: int = 64 * 2**30
-    """The total size of the container images that the node helper keeps, at most."""
+    """The largest total size of the container images that the node helper keeps."""
     most_container_bytes: int = 64 * 2**30
-    """The total size of the files that all containers have written, at most."""
+    """The largest total size of the files that all containers have written."""
     most_container_files: int = 2**21
-    """The total number of files and folders that all containers have written, at most."""
+    """The largest total number of files and folders that all containers have written."""
 
     @property
     def own_paths(self) -> list[str]:

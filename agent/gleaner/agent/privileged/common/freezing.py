@@ -53,11 +53,11 @@ def take_back(folder: str) -> None:
 
 
 def hold(folders: dict[str, str], pids: list[int], *, beside: int) -> None:
-    """Order that these stopped processes of a container do not continue until `let_go` is called. Raises `OSError`.
+    """Keep these stopped processes of a container from continuing until `let_go` is called. Raises `OSError`.
 
-    `folders` are the container's cgroups, as for `holds_after_all`. Before that, the other processes in its cgroup are
-    moved to the cgroup of the process `beside`, because runc lets CRIU, and the processes that wait for CRIU, run in
-    the container's cgroup.
+    `folders` are the container's cgroups, as for `holds_after_all`. First, the other processes in its cgroup are moved
+    to the cgroup of the process `beside`, because runc lets CRIU, and the processes that wait for CRIU, run in the
+    container's cgroup.
     """
     controller = _controller(folders)
     if controller not in folders:

@@ -25,7 +25,7 @@ _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 READ_ONLY, NO_SETUID, NO_DEVICES, NO_LINKS = 0x1, 0x2, 0x4, 0x200000
 """Attributes of a mount, for `change_mount`.
 
-They forbid writing, let no program give the rights of its owner, let no device be opened, and follow no symbolic link.
+They forbid writing, ignore setuid bits, forbid opening devices, and follow no symbolic links.
 """
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.splice.restype = ctypes.c_ssize_t

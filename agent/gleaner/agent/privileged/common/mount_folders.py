@@ -18,7 +18,7 @@ MOST = 16
 """The most folders that one job can mount."""
 _PATH = re.compile(r"(/[A-Za-z0-9._+@-]+)+\Z")
 _LONGEST = 255
-_OF_CONTAINER = ("/job", "/inputs", "/proc", "/sys", "/dev", "/etc", "/tmp")  # noqa: S108 - CRIU itself uses /tmp there
+_OF_CONTAINER = ("/job", "/inputs", "/proc", "/sys", "/dev", "/etc", "/tmp")  # noqa: S108 - CRIU has its own /tmp
 _ANSWER_WITHIN_S = 10.0
 
 

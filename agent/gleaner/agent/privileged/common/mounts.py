@@ -25,7 +25,7 @@ class Mount(NamedTuple):
 
 
 def remove_tree(path: str) -> bool:
-    """Remove a folder of root in which others could write, such as a container's layer or an unpacked image.
+    """Remove a folder that root owns and others could write to, such as a container's layer or an unpacked image.
 
     Return True if it no longer exists. Entries that cannot be removed stay, and so do mounted folders in it, such as a
     job's folder.

@@ -66,7 +66,7 @@ class SlurmJobRecord(NamedTuple):
     """True once Slurm has decided to preempt it.
 
     Slurm ends the job when the grace time is over, or at the job's own end if that is earlier. In the second case, only
-    this field tells the two ends apart.
+    this field shows that the job was preempted.
     """
 
     @property
@@ -193,14 +193,13 @@ class JobHandle:
             return None
 
     def lower_end(self, new_end_s: float) -> SlurmJobRecord:
-        """Have Slurm end the job at `new_end_s`, to the second, unless it ends earlier, and return it.
+        """Have Slurm end the job at `new_end_s`, to the second, unless it ends earlier, and return the updated job.
 
-        The returned job has its new end. Slurm takes limits in whole minutes, but the owner of a running job is allowed
-        to lower its EndTime (scontrol(1)). Slurm's clock and the node's agree, as munge demands. The end is given in
-        UTC. In a local time zone an hour can occur twice, and an end in the past would end the job immediately. Slurm
-        is asked once, and once more only after a change, because all agents of a round start at about the same time. If
-        Slurm does not lower the end, the returned job keeps its later end. Raises `Unknown` if Slurm does not report
-        the job.
+        Slurm takes limits in whole minutes, but the owner of a running job is allowed to lower its EndTime
+        (scontrol(1)). Slurm's clock and the node's agree, as munge demands. The end is given in UTC. In a local time
+        zone an hour can occur twice, and an end in the past would end the job immediately. Slurm is asked once, and
+        once more only after a change, because all agents of a round start at about the same time. If Slurm does not
+        lower the end, the returned job keeps its later end. Raises `Unknown` if Slurm does not report the job.
         """
         job = self.must_look()
         if job.end_s is None or job.end_s <= new_end_s:
@@ -219,7 +218,7 @@ class JobHandle:
         """Have Slurm end the job now and start it again later or, if `held`, once someone releases it.
 
         Raises `NotRequeued`. Slurm ends our own processes soon after. If Slurm's controller does not answer, it is
-        asked again for `within_s`.
+        asked repeatedly for `within_s`.
         """
         give_up_s = time.monotonic() + within_s
         while True:
@@ -241,7 +240,7 @@ def account_jobs() -> frozenset[str] | None:
 
 
 def kill_wait_s() -> float:
-    """Return the seconds that Slurm waits between SIGTERM and SIGKILL, by default if Slurm does not report them."""
+    """Return the seconds between Slurm's SIGTERM and SIGKILL, or the default if Slurm does not report them."""
     try:
         wait_s = parse_kill_wait_s(_output(["scontrol", "show", "config"], _TIMEOUT_S))
     except Unknown:

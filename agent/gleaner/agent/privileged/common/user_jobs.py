@@ -85,7 +85,7 @@ def share(job: SlurmJobRecord, *, uid: int, node: str) -> Share:
 
 
 def check_spec(spec: Spec, job: SlurmJobRecord, *, owner: Owner, node: str, now_s: float) -> Spec:
-    """Return the container as it is allowed, with the helper's own labels. Raises `Refused`."""
+    """Return the specification that is allowed for the container, with the helper's own labels. Raises `Refused`."""
     if spec.name != name_of(owner.uid, job.id):
         raise Refused(f"the container of job {job.id} is called {name_of(owner.uid, job.id)}")
     if spec.inputs:
@@ -185,7 +185,7 @@ class UserJobs:
         }
 
     def spec(self, owner: Owner, spec: Spec) -> Spec:
-        """Return a user's container as it is allowed. Raises `Refused`."""
+        """Return the specification that is allowed for a user's container. Raises `Refused`."""
         number = job_of(spec.name, owner.uid)
         if number is None:
             raise Refused("'name' is not that of a container of yours")
@@ -270,7 +270,7 @@ class UserJobs:
         mounts.remove_tree(trash)
 
     def remove_forgotten(self) -> None:
-        """Remove the folders without a container whose jobs no longer run here. Raises `Unknown`."""
+        """Remove folders that have no container and whose jobs no longer run here. Raises `Unknown`."""
         for name in self.folders_without_container():
             number = job_of(name)
             uid = None if number is None else int(name.split("-")[1])
@@ -308,7 +308,7 @@ def handshakes(settings: config.Config, name: str) -> str:
 
 
 def make_theirs(path: str, owner: Owner) -> None:
-    """Make a folder that only the user can enter, inside a folder of root."""
+    """Make a folder that only the user can enter, inside one that belongs to root."""
     os.makedirs(path, mode=0o700, exist_ok=True)
     with openat.closing_fd(os.open(path, openat.FOLDER)) as folder:
         os.fchown(folder, owner.uid, owner.gid)

@@ -1,7 +1,7 @@
 """The node helper's actions on containers. The requests have already been checked (see `request`).
 
 Each call of runc, and of the shim for a save or a restore, uses only a container's plain name and root's own paths. An
-agent's descriptors are used in only two ways. Its job's folder and the folder of its inputs are mounted, and an image's
+agent's descriptors are used in only two ways. The job's folder and the folder of its inputs are mounted, and an image's
 archive is read.
 """
 
@@ -220,10 +220,7 @@ def _kill(settings: config.Config, container: Bundle) -> str | None:
 
 
 def disk_use(container: Bundle) -> list[int]:
-    """Count what is written outside the job's folder.
-
-    The list has bytes, files and folders, and 1 if all was counted.
-    """
+    """Count what is written outside the job's folder, as bytes, inodes, and 1 if the count is complete."""
     return [int(number) for number in count_disk_use(container.inside("upper"), within_s=_COUNT_WITHIN_S)]
 
 

@@ -256,8 +256,8 @@ def _give_to_root(folder: int, limit: SizeLimit, depth: int = 0) -> None:
 def _make_mount_points(target: int) -> None:
     """Make the folders and files on which runc mounts, so that runc need not write into a container's own layer.
 
-    They must not be links, because CRIU would then not find there what runc has mounted. Raises `Hostile` for a folder
-    that is a link. A job never sees the files, so existing ones are replaced.
+    They must not be links, because CRIU would then not find runc's mounts there. Raises `Hostile` for a folder that is
+    a link. A job never sees the files, so existing ones are replaced.
     """
     for name in _MOUNT_POINTS:
         with suppress(FileExistsError):

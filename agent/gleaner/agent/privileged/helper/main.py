@@ -1,10 +1,10 @@
-"""Run `gleaner-helper`, the only program of root with which an agent without Docker Engine communicates.
+"""Run `gleaner-helper`, the only root program with which an agent without Docker Engine communicates.
 
 It listens on a Unix socket for the service account, which the kernel identifies (SO_PEERCRED). Each connection carries
-one request and its answer (messages of `system.ipc`). This module has all requests. The helper can be killed and
-restarted while containers run, because each container has its own monitor, and all facts about it are on disk. The
-helper is also the watchdog. It removes a container whose agent's end has passed, and containers beyond the limits of
-bytes and files.
+one request and its answer (messages of `system.ipc`). This module contains all requests that exist. The helper can be
+killed and restarted while containers run, because each container has its own monitor, and all facts about it are on
+disk. The helper is also the watchdog. It removes a container whose agent's end has passed, and containers beyond the
+limits of bytes and files.
 
 If the settings name a key (`user_jobs_key`), the helper also serves the owners of Slurm jobs that run on this node.
 Each owner can have one container for each such job, sees no others, and cannot bring a container image (`user_jobs`).
@@ -167,7 +167,7 @@ class Helper:
         return self._user_jobs
 
     def _allowed_spec(self, uid: int, spec: request.Spec) -> request.Spec:
-        """Return the container in the form that its owner is allowed. Raises `Refused`."""
+        """Return the specification that the container's owner is allowed. Raises `Refused`."""
         if uid != self._settings.agent_uid:
             return self._users("create").spec(owner(uid), spec)
         if job_of(spec.name) is not None:

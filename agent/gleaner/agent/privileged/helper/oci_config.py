@@ -94,7 +94,7 @@ def configuration(spec: Spec, node: Node, image: ImageDefaults, *, rootfs: str, 
     """Return the configuration of a container whose root is at `rootfs` and whose few own files are in `folder`."""
     annotations = {ANNOTATION_HANDSHAKE: spec.name}
     if not node.is_agents:
-        annotations[ANNOTATION_OWNER] = str(node.uid)  # its end can move, so each save has it
+        annotations[ANNOTATION_OWNER] = str(node.uid)  # its end can move, so each save passes it
         annotations[ANNOTATION_IMAGE] = node.image_id
     elif (end_s := request.end_s(spec.labels)) is not None:
         annotations[ANNOTATION_END] = str(end_s)

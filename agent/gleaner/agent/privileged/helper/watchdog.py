@@ -26,8 +26,8 @@ _ERRORS = (Failed, Unknown, bundle.NoSuch, OSError)
 class Watchdog:
     """The watchdog.
 
-    `alone` and `remove` are the helper's own functions, so that the two never handle the same container at the same
-    time.
+    `alone` and `remove` are the helper's own functions, so that the watchdog and the helper never handle the same
+    container at the same time.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Watchdog:
         return True
 
     def _loose(self) -> dict[str, str]:
-        """Return the users' folders that have no container, or not yet."""
+        """Return the users' folders that have no container, or none yet."""
         mine = self._user_jobs
         return {} if mine is None else {name: mine.unmounted_folder(name) for name in mine.folders_without_container()}
 

@@ -106,9 +106,9 @@ def _option(number: int, value: Value, runc_pid: int) -> list[str]:
 
 
 def _of_own_cgroup(place: str, source: str, runc_pid: int) -> str:
-    """Return the folder to mount at a place in the container: its own cgroup, where runc names that of runc itself.
+    """Return the folder to mount at a place in the container, with runc's own cgroup replaced by the container's.
 
-    In a restore, runc has moved us into the container's cgroups before that. In a save, ours are runc's.
+    In a restore, runc has already moved us into the container's cgroups. In a save, our cgroups are runc's.
     """
     folder, _, controllers = place.rpartition("/")
     if folder != "/sys/fs/cgroup":
@@ -209,7 +209,7 @@ def _know_kernel(settings: config.Config) -> None:
 def _run(
     words: list[str], own: str, runc: socket.socket, uid: int, *, saved_pid: int = 0, root: str | None = None
 ) -> int:
-    """Run CRIU, and pass on the messages of its action script, in two pipes since the script is started each time.
+    """Run CRIU, and pass on the messages of its action script through two pipes, as each message starts the script.
 
     `saved_pid` is the pid of the first process that is saved, or 0 in a restore. `root` is the root of a container that
     is restored, or None in a save.
@@ -221,7 +221,7 @@ def _run(
     answering = os.open(answers, os.O_RDWR | os.O_CLOEXEC)
     # CRIU inherits the descriptors that runc has opened for it, and its standard streams become those of the restored
     # process.
-    criu = subprocess.Popen(words, close_fds=False, preexec_fn=lambda: _confine(root, own))  # noqa: PLW1509 - none
+    criu = subprocess.Popen(words, close_fds=False, preexec_fn=lambda: _confine(root, own))  # noqa: PLW1509 - no threads
     status = 1
     try:
         status = _relay_notifications(criu, hearing, answering, own, runc=runc, uid=uid, saved_pid=saved_pid)
@@ -271,10 +271,10 @@ def _relay_notifications(
 ) -> int:
     """Return CRIU's exit status after all its notifications have been passed on.
 
-    CRIU's messages count first, then its end, and then runc's end. A save is not aborted when runc ends. CRIU is
-    answered with a refusal, and undoes what it has begun. It is aborted if CRIU cannot stop the container's threads. A
-    restore is aborted when runc ends, or when the process that CRIU restores ends, since CRIU would wait without end.
-    In these cases, `NotUnderstood` is raised.
+    CRIU's messages count first, then its end, and then runc's end. A save is not aborted when runc ends. CRIU receives
+    a refusal, and undoes what it has begun. It is aborted if CRIU cannot stop the container's threads. A restore is
+    aborted when runc ends, or when the process that CRIU restores ends, since CRIU would wait without end. In these
+    cases, `NotUnderstood` is raised.
     """
     end_fd = os.pidfd_open(criu.pid)
     may_go, restored, ended_before = False, 0, None

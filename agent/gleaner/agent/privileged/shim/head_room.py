@@ -6,9 +6,10 @@ these copies, a container near its limit would be saved but never restored. So t
 and lowered before the processes continue. Agents offer that much less of their node's memory, so only one restore on a
 node has this room at a time.
 
-Memory that processes share since a fork stays shared only between a child and its parent, and only where both have it
-at the same addresses, because CRIU restores it in this way. All other memory is restored separately for each process. A
-container is not saved if it would not fit into its limit after a restore, or if its restore would need more room.
+Memory that processes have shared since a fork stays shared only between a child and its parent, and only where both
+have it at the same addresses, because CRIU restores it in this way. All other memory is restored separately for each
+process. A container is not saved if it would not fit into its limit after a restore, or if its restore would need more
+room.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -133,8 +134,8 @@ def _areas(pid: int) -> Areas:
 def lent(bundle: str, lock: str, end_s: float, *, is_wanted: bool) -> Generator[int | None]:
     """Raise the limit in the configuration of a container that is about to be made, and yield its original limit.
 
-    If `is_wanted` is False, change nothing and yield None. Before that, wait until no other container on the node has
-    head room. Raises `HandshakeFailed` when the agent's end comes first.
+    Before that, wait until no other container on the node has head room. If `is_wanted` is False, change nothing and
+    yield None. Raises `HandshakeFailed` when the agent's end comes first.
     """
     if not is_wanted:
         yield None

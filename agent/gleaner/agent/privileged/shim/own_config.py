@@ -1,10 +1,10 @@
-"""Change our container's configuration before runc reads it, for its init, sockets, Landlock and its user's name.
+"""Change a container's configuration before runc reads it, namely its init, sockets, Landlock and its user's name.
 
 Init: process 1 is ours (`../init/init.c`). It is mounted over an empty file in /dev, where every container has a file
-system that belongs to root. The job's program is its child. It runs from a copy in the container's bundle. A checkpoint
-contains its init, since CRIU restores a process only beside the very file from which it ran. So a node whose init is
-newer or was compiled differently can also restore the checkpoint. Process 1 has the job's rights, so a job gains
-nothing by forging it.
+system that belongs to root. The job's program is a child of process 1. The init runs from a copy in the container's
+bundle. A checkpoint contains its init, since CRIU restores a process only beside the very file from which it ran. So a
+node whose init is newer or was compiled differently can also restore the checkpoint. Process 1 has the job's rights, so
+a job gains nothing by forging it.
 
 Landlock: no job can use it, because CRIU would restore the processes without their restrictions. A program that finds
 no Landlock continues without it.
@@ -47,7 +47,7 @@ _LANDLOCK, ENOSYS = "landlock_create_ruleset", 38
 _OLD_CALL, _OLD_KINDS = "socketcall", (1, 8)
 """The call with which i386 programs once made sockets, and whose family a filter cannot see.
 
-They can also use `socket`.
+Such programs can also use `socket`.
 """
 
 

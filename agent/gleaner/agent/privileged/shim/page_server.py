@@ -1,9 +1,9 @@
-"""Serve the pages of one restored container, and put them into the processes' memory while these already run.
+"""Serve the pages of one restored container, and put them into its processes' memory while the processes already run.
 
 The agent sends whole verified blocks, beginning with those that a process waits for, and CRIU passes a userfaultfd for
 each process. The kernel reports how a process changes memory that is still missing. Until such a report is read, the
-kernel refuses pages (EAGAIN), so a page is never put where its memory was earlier. The agent is not trusted. A block
-must be within the memory that is named in CRIU's page maps, which root's relay has read.
+kernel refuses pages (EAGAIN), so a page is never put at an address that its memory has left. The agent is not trusted.
+A block must be within the memory that is named in CRIU's page maps, which root's relay has read.
 
 `page_watchdog` contains the other half, which kills the container if this process ends before all memory is loaded.
 """
@@ -83,7 +83,7 @@ class Space:
         return [(max(one, start), min(two, end), by) for one, two, by in runs]
 
     def find(self, address: int) -> int | None:
-        """Return the place in the checkpoint of the page that is missing at this address, or None if it is not."""
+        """Return the checkpoint address of the page that is missing at this address, or None if it is not missing."""
         places = ((address - by, self.first(address - by, address - by + PAGE)) for by in self._moves)
         return next((place for place, run in places if run is not None and run[2] == address - place), None)
 
@@ -102,7 +102,7 @@ class Space:
 
 
 class PageServer:
-    """CRIU's restore connects to the socket `criu`, `agent` brings blocks, and `maps` brings page maps.
+    """CRIU connects to the socket `criu` in a restore, blocks arrive through `agent`, and page maps through `maps`.
 
     `guard` is a descriptor that becomes readable when the watchdog ends.
     """

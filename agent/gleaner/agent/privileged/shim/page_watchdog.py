@@ -74,7 +74,7 @@ class Pages(vdso.Guard):
             raise Broken("the page server has ended before the processes run")
 
     def arm(self) -> None:
-        """Tell the watchdog that the processes are about to run. Raises `Broken` if it does not watch."""
+        """Tell the watchdog that the processes are about to run. Raises `Broken` if the watchdog has ended."""
         self._watchdog.settimeout(ipc.PATIENCE_S)
         with contextlib.suppress(OSError):  # it has ended if all memory is loaded by now
             self._watchdog.sendall(_ARM)
@@ -141,7 +141,7 @@ def _be_server(criu: socket.socket, agent: socket.socket, maps: socket.socket, o
 def watch(server: int, caller: socket.socket, find: Callable[[], dict[str, str]]) -> int:
     """Return 0 when the page server has completed its work, or otherwise when the container has no process left.
 
-    `find` returns the container's cgroups. They are known by the time when the caller arms the watchdog.
+    `find` returns the container's cgroups. They are known by the time the caller arms the watchdog.
     """
     folders: dict[str, str] = {}
     ended = os.pidfd_open(server)
@@ -168,7 +168,10 @@ def watch(server: int, caller: socket.socket, find: Callable[[], dict[str, str]]
 
 
 def end_container(folders: dict[str, str]) -> None:
-    """Kill a container's processes until none of them exists. If the list cannot be read, a process counts as left."""
+    """Kill a container's processes until none is left.
+
+    If the cgroup cannot be read, processes are assumed to be left.
+    """
     while folder := folders.get("freezer") or folders.get(""):
         with contextlib.suppress(OSError), open(os.path.join(folder, "cgroup.kill"), "w", encoding="ascii") as order:
             order.write("1")

@@ -117,7 +117,7 @@ class Relay:
     def finish(self, until_s: float) -> None:
         """Wait until everything has been passed on. CRIU must be done by now. Raises `Broken`."""
         self._join(self._main, until_s)
-        for thread in self._pumps:  # now the list is complete, as CRIU might start the last pump right before it ends
+        for thread in self._pumps:  # complete only now, as CRIU's last write can add a pump
             self._join(thread, until_s)
         if self.reason:
             raise Broken(self.reason)
@@ -231,7 +231,7 @@ def _pass_saved(source: int, sink: int, digests: list[str] | None, name: str, gu
     soon as it has read the first part of the image that describes them.
 
     If a wrong block arrives, or one is missing, `sink` stays open. CRIU must then be killed while it waits, so that it
-    never takes the part for the whole image.
+    never mistakes a part for the whole image.
     """
     with openat.closing_fd(source):
         blocks = _saved_blocks(source, digests, name)

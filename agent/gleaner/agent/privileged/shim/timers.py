@@ -38,7 +38,7 @@ def start_again(init_pid: int) -> None:
 
 
 def period_of_expired(facts: str) -> tuple[int, int] | None:
-    r"""Return the period (seconds, nanoseconds) of an expired timer from its `fdinfo` (proc(5)), otherwise None.
+    r"""Return the period (seconds, nanoseconds) of an expired timer from its `fdinfo` (proc(5)), or None otherwise.
 
     A timer that runs, is off or fires once has no period here. One that is off has no expiry to read, whatever its
     period.

@@ -224,7 +224,7 @@ def _serving_pages(
 ) -> Generator[page_watchdog.Pages | None]:
     """Yield a page server if the agent wants one and the node can have one. Raises `HandshakeFailed` for a user job.
 
-    A sealed checkpoint must be restored from what root has saved, and memory that is served later would not be checked.
+    The checkpoint of a user job is sealed, and memory that is served later might not be what root has saved.
     """
     if wish is not True:
         yield None
@@ -264,7 +264,7 @@ def _most(settings: config.Config) -> tar_policy.SizeLimit:
 
 
 def _end_rest(call: Call, own: str) -> None:
-    """End the processes and mounts that runc and CRIU have left of a failed restore.
+    """Remove the processes and mounts that runc and CRIU left behind after a failed restore.
 
     If CRIU itself was killed near its end, the container's processes continue, and no other program knows of them. If
     runc was killed, the container's files stay mounted for CRIU.
@@ -287,7 +287,7 @@ def record_held(own: str, cgroup_folders: dict[str, str]) -> None:
 
 
 def let_go(own: str) -> None:
-    """Let a container continue that is held back, if there is one.
+    """Let the container that is held back continue, if there is one.
 
     Until then its processes do not end, even if they are killed.
     """
@@ -491,12 +491,12 @@ def _run(
             status = runc.wait()
             if command == "restore" or _all_have_ended():
                 return status
-            time.sleep(0.05)  # runc was killed and CRIU undoes its work, during which nobody must thaw the container
+            time.sleep(0.05)  # the container must stay frozen while CRIU undoes its work
         if relay.failed in ready:  # its pipes are closed, so CRIU's save also fails
             poller.unregister(relay.failed)
         if time.time() >= end_s:
-            # After a save, CRIU might have left the container in an inconsistent state, so it must not continue in
-            # between.
+            # After a save, CRIU might have left the container in an inconsistent state, so it must not continue until
+            # it is killed.
             _take_down(runc, settings, call, patience_s=_CLEAN_UP_S if command == "restore" else None)
             raise ipc.HandshakeFailed("the agent's end has come, and it was not done")
 
@@ -534,7 +534,7 @@ def _log_tail(folder: str) -> str:
 
 
 def say_why(call: Call, why: str) -> None:
-    """Write the reason where runc's callers expect it, which is the log that they named, and standard error."""
+    """Write the reason where runc's callers expect it, to the log that they named and to standard error."""
     if call.log is not None:
         with contextlib.suppress(OSError), open(call.log, "a", encoding="utf-8") as file:
             file.write(json.dumps({"level": "error", "msg": why}) + "\n")

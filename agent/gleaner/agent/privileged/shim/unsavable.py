@@ -3,13 +3,14 @@
 At the place where CRIU names one of its source files, such a line has a mark that tells the agent whether the reason is
 permanent.
 
-Processes: CRIU cannot stop some of them, or would restore them as something else. They are searched for before CRIU is
-called, while the container is stopped.
+Processes: CRIU cannot stop some of them, or would restore them as something else. Such processes are searched for
+before CRIU is called, while the container is stopped.
 
 Deleted files and folders: CRIU keeps such a file under the path that the kernel reports, and when it restores it
 creates the file again at that path, as root. The kernel reports the path that the file had. Since then, symbolic links
 might have replaced its folders, and they would lead CRIU out of the container. Where a folder is missing, CRIU uses the
-one above it, so each existing folder counts. A container that holds a file with such a link in its path is not saved.
+one above it, so each existing folder is checked. A container that holds a file with such a link in its path is not
+saved.
 
 If a file has lost this name but has another one (a hard link), CRIU gives it a third one (--link-remap), under which
 CRIU searches for it when it restores. That name is part of the checkpoint only where CRIU itself saves the files. This
@@ -65,7 +66,9 @@ def log_line(reason: Reason) -> str:
 
 
 def shown(path: str) -> str:
-    """Return a path in quotation marks, with at most 80 characters. For a long one, they are its beginning and its end.
+    """Return a path in quotation marks, with at most 80 characters.
+
+    A long one is shortened to its beginning and its end.
 
     >>> shown("/job/x"), shown("/job/" + "x" * 4000)[:8], len(shown("/job/" + "x" * 4000))
     ("'/job/x'", "'/job/xx", 80)
@@ -76,7 +79,7 @@ def shown(path: str) -> str:
 
 
 def refused(init_pid: int, freezer: str) -> Reason | None:
-    """Return the reason why a container must not be saved, in one line, or None if it can be.
+    """Return the reason why a container must not be saved, in one line, or None if it can be saved.
 
     `freezer` is the folder of the cgroup that keeps the container frozen. A process that cannot be checked must not be
     saved either.
@@ -120,14 +123,17 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _is_traced(pid: int) -> bool:
-    """Return True if another process traces this one. Only one can, and CRIU would be the second."""
+    """Return True if another process traces this one.
+
+    A process can have only one tracer, and CRIU would be the second.
+    """
     return any(
         status(f"/proc/{pid}/task/{thread}/status")["TracerPid"] != ["0"] for thread in os.listdir(f"/proc/{pid}/task")
     )
 
 
 def _has_no_file(pid: int) -> bool:
-    """Return True if a process runs a program that exists only in memory. CRIU 4 saves it and cannot restore it."""
+    """Return True if a process runs a program that exists only in memory. CRIU 4 can save it, but cannot restore it."""
     with suppress(FileNotFoundError):  # a zombie
         return _link(f"/proc/{pid}/exe").startswith("/memfd:")
     return False
@@ -193,7 +199,7 @@ _KINDS = (
 
 
 def refused_files(init_pid: int) -> Reason | None:
-    """Return the reason why a stopped container must not be saved, in one line, or None if it can be.
+    """Return the reason why a stopped container must not be saved, in one line, or None if it can be saved.
 
     A process that cannot be checked must not be saved either.
     """
@@ -245,7 +251,10 @@ def _held(pid: int) -> set[tuple[str, bool]]:
 
 
 def _has_sent_files(pid: int) -> bool:
-    """Return True if one of its sockets carries unreceived files, which CRIU saves although no process holds them."""
+    """Return True if one of the process's sockets carries unreceived files.
+
+    CRIU saves them, although no process holds them.
+    """
     about = f"/proc/{pid}"
     for name in os.listdir(f"{about}/fd"):
         with suppress(FileNotFoundError):
@@ -329,7 +338,7 @@ def _is_there(entry: str, root: str, path: str) -> bool:
 
 
 def link_on_the_way(root: str, path: str) -> str | None:
-    """Return the first symbolic link in the place of one of a path's folders, seen from `root`, or None.
+    """Return the first symbolic link that stands in for one of a path's folders, seen from `root`, or None.
 
     >>> link_on_the_way("/", "/proc/self/root/x")
     '/proc/self'

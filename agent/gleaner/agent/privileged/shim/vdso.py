@@ -3,8 +3,8 @@
 A vDSO contains functions of the kernel. CRIU reads from its table where each function is in the restored memory. If the
 node has a different kernel now, CRIU writes a jump there. It does so as root, at any address that the table contains
 (criu/pie/util-vdso.c, criu/arch/x86/vdso-pie.c). A process can direct CRIU to a table that the process itself has made.
-So these pages are checked before CRIU receives them. All addresses in such a table must be within the same pages.
-Formats: CRIU's images/mm.proto, images/pagemap.proto and criu/include/image.h; the tables are those of ELF.
+So these pages are checked before CRIU receives them. All addresses in such a table must be within the same pages. The
+formats are those of CRIU's images/mm.proto, images/pagemap.proto and criu/include/image.h, and the tables are ELF's.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -32,7 +32,7 @@ _PT_LOAD, _PT_DYNAMIC = 1, 2
 _STRTAB, _SYMTAB, _STRSZ = 5, 6, 10
 _FUNCTION, _GLOBAL = 2, 1
 _NAMES = (b"__vdso_", b"__kernel_")
-"""How the names of the functions begin that CRIU searches for."""
+"""The prefixes of the names of the functions that CRIU searches for."""
 
 
 class Forged(Exception):
@@ -49,7 +49,7 @@ class VdsoPart(NamedTuple):
 
 
 class VdsoLayout(NamedTuple):
-    """Where fields are in the header of an ELF file of one class, and the format of its tables."""
+    """The positions of fields in the header of an ELF file of one class, and the format of its tables."""
 
     identity: bytes
     header: struct.Struct
@@ -210,7 +210,7 @@ def _vdso_areas(mm: bytes, process: str) -> list[tuple[int, int]]:
 
 
 def _places(runs: Iterable[bytes], areas: list[tuple[int, int]], process: str) -> list[VdsoPart]:
-    """Return the places of those areas in the image of pages. Raises `Forged` if one is not completely there."""
+    """Return the places of those areas in the image of pages. Raises `Forged` if one is incomplete."""
     found: dict[tuple[int, int], dict[int, int]] = {area: {} for area in areas}
     at = 0
     for run in runs if areas else ():

@@ -1,10 +1,10 @@
-"""Mark memory that a child has as zeros (madvise(2), MADV_WIPEONFORK), which CRIU 4 restores as ordinary memory.
+"""Mark memory that a child inherits as zeros (madvise(2), MADV_WIPEONFORK), as CRIU 4 restores it as ordinary memory.
 
 In such memory, glibc 2.41 and newer, and cryptographic libraries, keep the state of their random number generators. If
 the mark were lost in a restore, all children of a process would draw the same random numbers as their parent. So the
 mark is added to CRIU's image of the mappings while CRIU saves, because CRIU restores all advice in this image.
 
-Formats: CRIU's images/mm.proto and images/vma.proto.
+The formats are those of CRIU's images/mm.proto and images/vma.proto.
 """
 
 from __future__ import annotations  # the node may have Python 3.9

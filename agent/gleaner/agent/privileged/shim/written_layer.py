@@ -1,7 +1,7 @@
-"""Pass the files that a container has written to the agent at a save, and put them back at a restore.
+"""Send a container's written files to the agent at a save, and put them back at a restore.
 
-They are those in the container's own file system, and pass as an archive through a pipe that we have made. The agent
-receives only one end of the pipe. An agent that stops halfway cannot hold us up beyond its end.
+These are the files in the container's own file system. They pass as an archive through a pipe that we have made. The
+agent receives only one end of the pipe. An agent that stops halfway cannot hold us up beyond its end.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -123,10 +123,11 @@ def pack(layers: Layers, limit: SizeLimit) -> Iterator[bytes]:
 
 
 def put_back(chunks: Iterable[bytes], root: str, limit: SizeLimit, links: Links | None = None) -> None:
-    """Put written files into the mounted root of a container that has not started. The kernel forbids changes below it.
+    """Put written files into a container that has not started.
 
-    An overlay's mark of deletion does not become a file there. Instead, the file of that name is deleted. If `links` is
-    given, symbolic links are appended to it and not made. Raises `Hostile`, or one of `MALFORMED`.
+    They pass through its mounted root, because the layers below a mounted overlay must not be changed. An overlay's
+    mark of deletion does not become a file there. Instead, the file of that name is deleted. If `links` is given,
+    symbolic links are appended to it and not made. Raises `Hostile`, or one of `MALFORMED`.
     """
     source = tar_unpack.TarSource(chunks)
     with openat.closing_fd(os.open(root, openat.FOLDER)) as target:
