@@ -35,7 +35,7 @@ Memory that is still missing at a fork becomes the child's own copy, although it
 """
 _USER_NAMESPACE = "userns-"
 _TOGETHER = 4
-"""The number of blocks that are sent when a process waits for the first of them, because it might read on."""
+"""The number of blocks to send when a process waits for the first of them. It might read on."""
 
 Waits = list[tuple[int, int]]
 Run = tuple[int, int, int]

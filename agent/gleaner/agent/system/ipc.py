@@ -39,7 +39,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}\Z")
 _LENGTH = struct.Struct(">I")
 
 _LOOK_S = 60.0
-"""The time between two checks of the clock, because the clock might be set in between."""
+"""The longest time between two checks of the clock, which might be set in between."""
 _AGAIN_S = 0.5
 _WAITING = 64
 

@@ -39,9 +39,9 @@ ASSUMED_MIB_S = {Way.SHIM: 150.0, Way.CRIU: 150.0, Way.SELF: 20.0}
 """The assumed rate without measurements, in MiB saved and published per second by all jobs, for each way of saving."""
 SAFETY_QUANTILE = 0.9
 UNKNOWN_SAFETY = 4.0
-"""The safety factor without measurements, because the constants can be wrong by such a factor."""
+"""The safety factor without measurements. The constants can be wrong by such a factor."""
 LEAST_SAFETY = 1.2
-"""The least safety factor, however good the estimates were, because storage never takes the same time twice."""
+"""The least safety factor, however good the estimates were. Storage never takes the same time twice."""
 BORROWED_SAFETY = 2.0
 """The safety factor if there are only measurements of other nodes of the same type."""
 MEASURED_SAFETY = 1.5
@@ -50,7 +50,7 @@ ENOUGH_ERRORS = 5
 FAR_OFF = 2.0
 """If saves take this many times as long as estimated, the estimate is worth little."""
 MOST_SAFETY = 4.0
-"""The largest safety factor, because one save that hung for minutes must not make a node useless."""
+"""The largest safety factor. One save that hung for minutes must not make a node useless."""
 FULL_SPEED_FOR = 8
 """Storage is assumed to serve this many savers as fast as one. With more savers, they share its rate."""
 MOST_CROWDING = 4.0

@@ -23,7 +23,7 @@ _ANSWER_WITHIN_S = 10.0
 
 
 def fault(path: str) -> str:
-    """Return why no folder of this path can be mounted; "" if one can. Pure.
+    """Return why no folder of this path can be mounted, or "" if one can. Pure.
 
     >>> fault("/cvmfs/atlas.cern.ch"), fault("/data/../etc"), fault("/job/data")
     ('', 'must be a full path without . and .. in it', "is in the way of /job, which is the container's own")
@@ -39,7 +39,7 @@ def fault(path: str) -> str:
 
 
 def fault_of_list(paths: list[str]) -> str:
-    """Return why these folders cannot be mounted together in one container; "" if they can. Pure.
+    """Return why these folders cannot be mounted together in one container, or "" if they can. Pure.
 
     >>> fault_of_list(["/data", "/data/calib"])
     '/data/calib is in /data: name one of the two'

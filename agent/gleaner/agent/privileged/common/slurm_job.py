@@ -1,8 +1,8 @@
 """Ask Slurm about one job, check the answer field by field, and let a job's owner lower its end or requeue it.
 
 The answer is read as JSON, because the text of `scontrol show job` mixes the users' own words (such as a job's name)
-with the fields, and the words could be mistaken for fields. An unexpected answer is an error and is never interpreted
-by a guess.
+with the fields, and the words could be mistaken for fields. An unexpected answer is an error, and its meaning is never
+guessed.
 
 Root's programs only ask Slurm (`Slurm`). `JobHandle`, which changes a job, runs with the rights of the job's owner, as
 Slurm demands.

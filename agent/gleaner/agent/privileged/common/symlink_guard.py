@@ -1,9 +1,9 @@
 """Remove all symbolic links that CRIU could follow while it restores a user job.
 
-CRIU opens, as root, the paths that are named in its images, and creates some of the files again, partly in the node's
-own mount namespace. If the user has replaced a folder by a link since the save, the link could lead CRIU to any file of
-the node. The paths came from the kernel, so they contained no links, and a restore needs none. So before CRIU starts,
-all links are removed from the job's folder and from the layer that is put back. They are put back before the processes
+CRIU opens, as root, the paths that are named in its images, and recreates some of the files, partly in the node's own
+mount namespace. If the user has replaced a folder by a link since the save, the link could lead CRIU to any file of the
+node. The paths came from the kernel, so they contained no links, and a restore needs none. So before CRIU starts, all
+links are removed from the job's folder and from the layer that is put back. They are put back before the processes
 continue. In that time the folders belong to root, so the user can put nothing there, whatever descriptors the user
 holds open.
 """

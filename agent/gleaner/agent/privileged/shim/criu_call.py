@@ -1,4 +1,4 @@
-"""Run CRIU with `--stream`. runc finds this program as `criu` when the shim calls runc.
+"""Run CRIU with `--stream`. When the shim calls runc, runc finds this program under the name `criu`.
 
 runc communicates with CRIU over a socket that it passes to `criu swrk` (CRIU's images/rpc.proto), and CRIU refuses to
 stream in that mode. So for a dump or a restore this program does the work of CRIU's service. It translates the request
@@ -31,7 +31,7 @@ _MODES = ("ignore", "none", "props", "soft", "full", "strict", "soft")
 _NEW_NET = 0x40000000
 _KERNEL_FACTS = "/run/criu.kdat"
 _LOOK_S = 1.0
-"""The time between two checks that the process that CRIU restores still exists, and that CRIU does not hang."""
+"""The time between two checks whether the process that CRIU restores still exists, and whether CRIU hangs."""
 STOP_WITHIN_S = 20.0
 """The time in which CRIU must have stopped a container's threads, which it does before it changes anything.
 
@@ -227,8 +227,8 @@ def _run(
         status = _relay_notifications(criu, hearing, answering, own, runc=runc, uid=uid, saved_pid=saved_pid)
     finally:
         if status != 0:
-            # If CRIU still runs (because runc was killed, or we have failed), it would wait without end. If CRIU has
-            # ended, the processes that it has restored would continue.
+            # If CRIU still runs (because runc was killed, or we have failed), it would otherwise wait indefinitely. If
+            # CRIU has ended, the processes that it has restored would continue.
             _end_all(own)
             criu.wait()
         if "--freeze-cgroup" in words and not is_held(own):
@@ -273,7 +273,7 @@ def _relay_notifications(
 
     CRIU's messages count first, then its end, and then runc's end. A save is not aborted when runc ends. CRIU receives
     a refusal, and undoes what it has begun. It is aborted if CRIU cannot stop the container's threads. A restore is
-    aborted when runc ends, or when the process that CRIU restores ends, since CRIU would wait without end. In these
+    aborted when runc ends, or when the process that CRIU restores ends, since CRIU would wait indefinitely. In these
     cases, `NotUnderstood` is raised.
     """
     end_fd = os.pidfd_open(criu.pid)
@@ -346,7 +346,7 @@ def _ended_process(criu_pid: int) -> int | None:
     """Return the number of the first process that CRIU restores, if it has ended.
 
     That process is our child, as runc demands. Until CRIU traces the process, the kernel does not report its end to
-    CRIU, which would wait for it without end. While CRIU traces it, the kernel does not report its end to us, so its
+    CRIU, which would wait for it indefinitely. While CRIU traces it, the kernel does not report its end to us, so its
     state is looked up.
     """
     us = os.getpid()
@@ -355,7 +355,7 @@ def _ended_process(criu_pid: int) -> int | None:
 
 
 def _confine_files(pid: int) -> str | None:
-    """Return the reason why CRIU must not create the container's files again, or None if it can."""
+    """Return the reason why CRIU must not recreate the container's files, or None if it can."""
     try:
         mount_confinement.follow_no_links(pid)
     except (mount_confinement.NotConfined, OSError) as error:

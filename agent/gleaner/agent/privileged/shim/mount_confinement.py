@@ -1,8 +1,8 @@
 """Set up the mount namespace in which CRIU restores, so that nothing on the node can be written in it.
 
-CRIU creates files again that were open and deleted when it saved. It does so as root, and at paths that the job has
-chosen. It works in its own mount namespace, whose root is the node's. So this namespace is read-only, except for the
-container's root, CRIU's working folder, and an empty `/tmp`. While CRIU creates such files, no symbolic link of the
+CRIU recreates files that were open but deleted at the save. It does so as root, and at paths that the job has chosen.
+It works in its own mount namespace, whose root is the node's. So this namespace is read-only, except for the
+container's root, CRIU's working folder, and an empty `/tmp`. While CRIU recreates such files, no symbolic link of the
 container is followed, because a link to `/proc/1/root` would lead to a place where the node can be written.
 """
 

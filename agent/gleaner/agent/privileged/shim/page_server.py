@@ -1,4 +1,4 @@
-"""Serve the pages of one restored container, and put them into its processes' memory while the processes already run.
+"""Serve the pages of one restored container by putting them into its processes' memory while the processes run.
 
 The agent sends whole verified blocks, beginning with those that a process waits for, and CRIU passes a userfaultfd for
 each process. The kernel reports how a process changes memory that is still missing. Until such a report is read, the

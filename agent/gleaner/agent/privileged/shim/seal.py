@@ -46,7 +46,7 @@ class SaveNotes(NamedTuple):
     images: dict[str, list[str]]
     """The digest of each block, by the image's name. Images of pages are left out."""
     image: str = ""
-    """The id of the container image, because CRIU's paths could lead elsewhere in another image."""
+    """The id of the container image. In another image, CRIU's paths could lead elsewhere."""
 
 
 def seal(key: bytes, uid: int, notes: SaveNotes) -> str:
@@ -157,7 +157,9 @@ class Relay:
         mappings = wipe_on_fork.IMAGE.match(name)
         pid = self._pids.get(mappings.group(1)) if mappings else None
         source = criu_messages.receive_pipe(criu)
-        with contextlib.ExitStack() as ends:  # if the agent is gone, all must be closed, or CRIU would wait without end
+        with (
+            contextlib.ExitStack() as ends
+        ):  # if the agent is gone, all must be closed, or CRIU would wait indefinitely
             ends.callback(os.close, source)
             criu_messages.send_request(streamer, name)
             if _PAGES.match(name):
@@ -202,7 +204,7 @@ class Relay:
             self.pump(_pass_saved, ours, sink, digests, name, note_guard)
 
     def pump(self, act: Callable[..., None], *args: object) -> None:
-        """Run a function in a thread of its own. If it fails, the whole relay fails."""
+        """Run a function in a separate thread. If it fails, the whole relay fails."""
         thread = threading.Thread(target=self._run_guarded, args=(act, *args), daemon=True)
         self._pumps.append(thread)
         thread.start()

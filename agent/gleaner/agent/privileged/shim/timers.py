@@ -2,7 +2,7 @@
 
 The kernel starts the next period of such a timer when the program reads its expiry. Until then the remaining time is 0,
 and CRIU sets the timer to that value (criu/timerfd.c). But 0 means off, so a program that waits for the timer would
-wait without end. While a job is paused its timers continue to run, so the fault affects nearly all timers with a short
+wait indefinitely. While a job is paused its timers continue to run, so the fault affects nearly all timers with a short
 period.
 """
 

@@ -2,7 +2,7 @@
 
 No path of the agent is opened here, and the agent's messages are checked before they are used. When the agent is
 killed, its ends of the pipes close, and CRIU lets the container continue. An agent that exists but does nothing
-(because it is stopped, or stuck in its storage) would hold up CRIU without end, and so block the engine's calls on the
+(because it is stopped, or stuck in its storage) would hold up CRIU indefinitely, and so block the engine's calls on the
 container. So at the agent's end CRIU is killed together with the container, since CRIU might have left it in an
 inconsistent state. During the call, our files are in a folder that belongs to root. It is removed at the end of the
 call, or by the next call if this one was killed.
@@ -252,7 +252,7 @@ def _report_failure(agent: ipc.Handshake) -> Generator[None]:
 
 
 def _limit(settings: config.Config, owner: _Owner) -> tar_policy.SizeLimit:
-    """Return how much can be put back. For a user job, it is what all containers on the node can still write."""
+    """Return how much can be put back. For a user job, this is the rest of the limit for all containers on the node."""
     if owner.key:
         room = bundle.room(settings)
         return tar_policy.SizeLimit(room.size_bytes, room.inodes)

@@ -7,7 +7,7 @@ Processes: CRIU cannot stop some of them, or would restore them as something els
 before CRIU is called, while the container is stopped.
 
 Deleted files and folders: CRIU keeps such a file under the path that the kernel reports, and when it restores it
-creates the file again at that path, as root. The kernel reports the path that the file had. Since then, symbolic links
+recreates the file at that path, as root. The kernel reports the path that the file had. Since then, symbolic links
 might have replaced its folders, and they would lead CRIU out of the container. Where a folder is missing, CRIU uses the
 one above it, so each existing folder is checked. A container that holds a file with such a link in its path is not
 saved.
@@ -109,7 +109,7 @@ def _has_no_main_thread(pid: int) -> bool:
 def _is_stopped(pid: int) -> bool:
     """Return True if a signal has stopped a process.
 
-    With cgroups of version 1, CRIU would wait in ptrace(2) without end, because the kernel does not let it attach to a
+    With cgroups of version 1, CRIU would wait in ptrace(2) indefinitely, because the kernel does not let it attach to a
     process that is both stopped and frozen (CRIU issue 1905). Since Linux 6.1 the state of such a process is reported
     as "D".
     """
