@@ -137,7 +137,7 @@ class KnownBlocks:
 
 
 def is_worth_keeping(bytes_in_use: int, size_bytes: int) -> bool:
-    """Return True if enough of a pack of this size is used to share the pack.
+    """Return True if enough of a pack of this size is in use to make sharing it worthwhile.
 
     >>> is_worth_keeping(50, 100), is_worth_keeping(49, 100)
     (True, False)

@@ -36,7 +36,7 @@ from gleaner.agent.system.openat import (
 )
 
 _RACES = 20
-"""The most tries to publish. A deletion might remove the empty parent folder at the same time."""
+"""The maximum number of tries to publish. A deletion might remove the empty parent folder at the same time."""
 
 
 def draft_name(writer: str) -> str:

@@ -17,7 +17,7 @@ from gleaner.agent.checkpoints.chunking import Block, Damaged, digest_of_zeros, 
 BATCH_BYTES = 2**20
 """The approximate size of one piece of work."""
 _IN_FLIGHT = 12
-"""The most batches on their way to the disk, for all drafts together."""
+"""The maximum number of batches on their way to the disk, for all drafts together."""
 _LEVEL = 1
 _M_ARENA_MAX = -8
 """The value from malloc.h."""

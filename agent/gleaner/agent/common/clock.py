@@ -108,10 +108,10 @@ class Exchange:
 
 
 def least_ahead_s(exchanges: Sequence[Exchange]) -> float:
-    """Return the least by which the node's clock is ahead of control's.
+    """Return the minimum by which the node's clock is ahead of control's.
 
-    A value below 0 means behind, and with 0 they might agree. `exchanges` are in order of time. Those from before a
-    clock was set do not count.
+    A value below 0 means that it is behind, and with 0 they might agree. `exchanges` are in order of time. Those from
+    before a clock was set do not count.
 
     >>> least_ahead_s([Exchange(107.0, 105.0, 107.5), Exchange(117.0, 115.0, 125.0)])
     2.0

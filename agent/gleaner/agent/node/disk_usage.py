@@ -39,7 +39,7 @@ _PRUNE_EVERY_S = 60.0
 _WORTH_MIB = 64
 """Ending a job that uses less gains nothing."""
 _MOST_OPEN = 100_000
-"""The most open files of one container that are checked."""
+"""The maximum number of open files of one container that are checked."""
 _IN_MEMORY = ("/dev/shm/", "/memfd:", "/dev/zero", "/SYSV")  # noqa: S108 - nothing is created there
 
 

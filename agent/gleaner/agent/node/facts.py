@@ -40,7 +40,7 @@ def node_facts(
 
     Jobs can use all its memory except the head room of restores. `mounts` are the folders that jobs can mount. Folders
     that do not exist, or that would show jobs one of `own`, are left out. `fetches` are the schemes of inputs' URLs.
-    `disk_mib` is the most that a job is allowed to write.
+    `disk_mib` is the maximum that a job is allowed to write.
     """
     memory_mib = memory_mib or _from_slurm("SLURM_MEM_PER_NODE") or _total_memory_mib()
     return NodeFacts(

@@ -63,7 +63,7 @@ LONG_PATIENCE_S = 24 * 3600
 """For calls that last as long as there is data. If the engine dies, they end earlier."""
 _PULL_PATIENCE_S = 900
 _LOOK_PATIENCE_S = 30
-"""If measuring what one container has written is slow, it must not delay the others."""
+"""A slow measurement of one container's written files must not delay those of the others."""
 _REMOVE_PATIENCE_S = 60
 _CRIU_PATIENCE_S = 10
 _LOADED_WITHIN_S = 24 * 3600.0

@@ -44,7 +44,7 @@ class HelperClient:
         """Send a request and wait for its answer, however long it takes.
 
         Raises `HelperRefusal`, or `RuntimeFault` if no helper answers. A message carries one descriptor, so each
-        further one is sent in a separate message.
+        additional one is sent in a separate message.
         """
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

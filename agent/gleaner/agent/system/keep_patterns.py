@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 
 MOST = 32
-"""The most patterns of a job."""
+"""The maximum number of patterns of a job."""
 LONGEST = 255
 _ANY_FOLDERS = "**"
 

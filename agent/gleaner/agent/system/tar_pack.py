@@ -72,7 +72,7 @@ def pack_files(files: Iterable[File]) -> Iterator[bytes]:
 
 
 def packed_bytes(files: Iterable[File]) -> int:
-    """Return the size of the archive of files whose names have at most 100 bytes."""
+    """Return the size of an archive of files whose names have at most 100 bytes."""
     size_bytes = sum(tarfile.BLOCKSIZE + one.size_bytes + len(_padding(one.size_bytes)) for one in files)
     return size_bytes + len(END)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 END = bytes(2 * tarfile.BLOCKSIZE)
 """The end of every archive."""
 MOST_STEPS = 256
-"""The most folders through which a name can lead, where that is limited."""
+"""The maximum number of folders through which a name can lead, where that is limited."""
 MALFORMED = (
     tarfile.TarError,
     zlib.error,

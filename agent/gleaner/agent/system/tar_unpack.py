@@ -136,7 +136,7 @@ class _Unpacking:
         self._new: set[Names] = set()
 
     def begin(self) -> None:
-        """Begin a further archive, of which no file exists yet."""
+        """Begin another archive, of which no file exists yet."""
         self._new.clear()
 
     def put(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:

@@ -42,8 +42,8 @@ def json_of(content: bytes | str, *, for_display: bool = False) -> Any:
     r"""Return the value in a JSON text. Raises `ValueError` with a short line.
 
     NaN and infinite numbers, which JSON does not have, become None. A number of many digits is refused, because Python
-    before 3.11 takes minutes for a million digits. With `for_display`, for texts that are only compared and shown, NUL,
-    halves of surrogate pairs and bytes that are not UTF-8 are replaced, since no database can store them.
+    before 3.11 takes minutes for a million digits. With `for_display`, NUL, halves of surrogate pairs and bytes that
+    are not UTF-8 are replaced, since no database can store them. It is for texts that are only compared and shown.
 
     >>> json_of(b'{"comment": "caf\xe9 \\ud800", "load": NaN, "limit": 1e999}', for_display=True)
     {'comment': 'caf� �', 'load': None, 'limit': None}

@@ -29,7 +29,7 @@ FASTEST_MIB_S = 20_480.0
 SLOWEST_MIB_S = 1 / 1024
 """A line with a smaller rate comes from meaningless measurements."""
 LEAST_FIXED_S = 0.5
-"""The least fixed time of a save, for the engine's calls and the storage's syncs."""
+"""The minimum fixed time of a save, for the engine's calls and the storage's syncs."""
 COLD_FIXED_S = 3.0
 """The assumed fixed time of one batch of saves, without measurements.
 
@@ -41,7 +41,7 @@ SAFETY_QUANTILE = 0.9
 UNKNOWN_SAFETY = 4.0
 """The safety factor without measurements. The constants can be wrong by such a factor."""
 LEAST_SAFETY = 1.2
-"""The least safety factor, however good the estimates were. Storage never takes the same time twice."""
+"""The minimum safety factor, however good the estimates were. Storage never takes the same time twice."""
 BORROWED_SAFETY = 2.0
 """The safety factor if there are only measurements of other nodes of the same type."""
 MEASURED_SAFETY = 1.5

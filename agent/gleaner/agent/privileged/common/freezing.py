@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from . import processes
 
 _WITHIN_S = 5.0
-"""The time for further tries. On a busy node the kernel might not stop all threads in the time that runc allows."""
+"""The time for repeated tries. On a busy node the kernel might not stop all threads in the time that runc allows."""
 _AGAIN_S = 0.2
 _TRIES = 2
-"""The least number of tries. With cgroups of version 2, runc itself waits for 10 s."""
+"""The minimum number of tries. With cgroups of version 2, runc itself waits for 10 s."""
 
 
 def tries() -> Iterator[bool]:

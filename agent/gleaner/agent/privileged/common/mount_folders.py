@@ -15,7 +15,7 @@ from ...system.listed_folders import FolderRefused, open_listed
 from . import system_programs
 
 MOST = 16
-"""The most folders that one job can mount."""
+"""The maximum number of folders that one job can mount."""
 _PATH = re.compile(r"(/[A-Za-z0-9._+@-]+)+\Z")
 _LONGEST = 255
 _OF_CONTAINER = ("/job", "/inputs", "/proc", "/sys", "/dev", "/etc", "/tmp")  # noqa: S108 - CRIU has its own /tmp

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ROUNDS = 10
-"""The most passes over a cgroup that is being emptied. Its processes can start others between two passes."""
+"""The maximum number of passes over a cgroup that is being emptied. Its processes can start others between passes."""
 
 
 def kill_with_descendants(pid: int) -> None:

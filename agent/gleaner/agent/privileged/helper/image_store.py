@@ -38,7 +38,7 @@ _WITHIN_S = 3500
 _LARGEST_FILE = 2**40
 _INODE_BYTES = 512
 _FILE_BYTES = 2**12 + _INODE_BYTES
-"""The most that a file costs on the disk besides its content, for its inode and the rest of its last block."""
+"""The maximum that a file costs on the disk besides its content, for its inode and the rest of its last block."""
 _FRESH_S = 600.0
 """An image that was used this recently is not removed, because a container might be about to be made from it."""
 _ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
@@ -187,7 +187,7 @@ def _image(descriptor: int, name: str) -> image_archive.ArchivedImage:
 
 
 def _facts(descriptor: int, name: str) -> bytes:
-    """Return the most space that the image can take on the disk, as 8 bytes, followed by the configuration."""
+    """Return the maximum space that the image can take on the disk, as 8 bytes, followed by the configuration."""
     image, policy = _image(descriptor, name), image_archive.policy_of(_LARGEST_FILE, file_bytes=_FILE_BYTES)
     image_archive.check(image, policy)
     return policy.limit.passed_bytes.to_bytes(8, "big") + image.config

@@ -49,7 +49,7 @@ _TAKES = {"run": "a folder", "import": "a file"}
 
 
 class Helper:
-    """The requests, each in its own thread."""
+    """The server for all requests, which handles each in its own thread."""
 
     def __init__(self, settings: config.Config) -> None:
         self._settings = settings

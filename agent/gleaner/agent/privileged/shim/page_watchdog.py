@@ -139,7 +139,7 @@ def _be_server(criu: socket.socket, agent: socket.socket, maps: socket.socket, o
 
 
 def watch(server: int, caller: socket.socket, find: Callable[[], dict[str, str]]) -> int:
-    """Return 0 when the page server has completed its work, or otherwise when the container has no process left.
+    """Return 0 once the page server has completed its work, or 1 once the container has no process left.
 
     `find` returns the container's cgroups. They are known by the time the caller arms the watchdog.
     """

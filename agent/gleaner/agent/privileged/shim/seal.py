@@ -5,7 +5,8 @@ can write where the checkpoints of a user job are stored. So a relay that runs a
 While CRIU saves, the relay notes the digest of each block. The notes are stored with the checkpoint, protected by a
 code (HMAC) whose key only root's programs have. While CRIU restores, it receives only blocks and images that were
 noted. Pages of memory are passed on unchanged and without a copy, because a process's memory belongs to its owner
-anyway. The exception is a few pages that CRIU itself reads as root (`vdso`). These pages are checked in every restore.
+anyway. The exceptions are a few pages that CRIU itself reads as root (`vdso`). These pages are checked in every
+restore.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -117,7 +118,7 @@ class Relay:
     def finish(self, until_s: float) -> None:
         """Wait until everything has been passed on. CRIU must be done by now. Raises `Broken`."""
         self._join(self._main, until_s)
-        for thread in self._pumps:  # complete only now, as CRIU's last write can add a pump
+        for thread in self._pumps:  # only now complete, as CRIU's last write can add a pump
             self._join(thread, until_s)
         if self.reason:
             raise Broken(self.reason)
@@ -157,9 +158,7 @@ class Relay:
         mappings = wipe_on_fork.IMAGE.match(name)
         pid = self._pids.get(mappings.group(1)) if mappings else None
         source = criu_messages.receive_pipe(criu)
-        with (
-            contextlib.ExitStack() as ends
-        ):  # if the agent is gone, all must be closed, or CRIU would wait indefinitely
+        with contextlib.ExitStack() as ends:  # if the agent is gone, all must be closed, or CRIU waits indefinitely
             ends.callback(os.close, source)
             criu_messages.send_request(streamer, name)
             if _PAGES.match(name):
@@ -273,7 +272,7 @@ def _whole(blocks: Iterator[bytes], name: str) -> bytes:
 
 
 def _pass_pages(source: int, sink: int, parts: list[vdso.VdsoPart]) -> None:
-    """Pass pages on, and check these parts before that. If a part is forged, `sink` stays open, as in `_pass_saved`."""
+    """Check these parts, and pass the pages on. If a part is forged, `sink` stays open, as in `_pass_saved`."""
     at = 0
     with openat.closing_fd(source):
         try:

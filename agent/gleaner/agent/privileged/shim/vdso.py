@@ -40,7 +40,7 @@ class Forged(Exception):
 
 
 class VdsoPart(NamedTuple):
-    """A range of bytes in an image of pages that must be checked."""
+    """A byte range, in an image of pages, that must be checked."""
 
     start: int
     length: int
