@@ -48,7 +48,7 @@ def files_of_programs(settings: config.Config) -> Iterator[ProgramFile]:
                     place = f"{settings.library}/gleaner/agent/{os.path.relpath(path, source)}"
                     yield ProgramFile(place, file.read(), 0o644 if name.endswith(".py") else 0o755)
     must_be_roots(os.path.join(source, "privileged", "init", "gleaner-init"))  # check that it exists
-    # Each program has the module whose `main` it calls, and the arguments.
+    # Each program has its path, the module whose `main` it calls, and the arguments.
     for path, module, arguments in (
         (settings.shim, "shim.main", repr(settings.runc)),
         (f"{settings.library}/bin/criu", "shim.criu_call", ""),

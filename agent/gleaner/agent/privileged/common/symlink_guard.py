@@ -133,7 +133,7 @@ def write_records(own: str, *record: FolderRecord) -> None:
 
 
 def put_back(own: str) -> None:
-    """Undo the changes that are recorded there, once."""
+    """Undo the recorded changes, once."""
     if has_records(own):
         for record in read_records(own):
             thaw(record)

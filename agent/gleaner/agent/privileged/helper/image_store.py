@@ -236,8 +236,8 @@ def _layers(image: image_archive.ArchivedImage, target: int) -> Iterator[tar_unp
 def _give_to_root(folder: int, limit: SizeLimit, depth: int = 0) -> None:
     """Make root the owner of all files below a folder to which no process writes any more.
 
-    The change of owner also clears each setuid bit. The space of the files is counted as the disk counts it. Raises
-    `Hostile` beyond the limit.
+    The change of owner also clears each setuid bit. The files' space is counted in the disk's blocks. Raises `Hostile`
+    beyond the limit.
     """
     if depth > MOST_STEPS:
         raise Hostile("its folders are too deep")

@@ -31,7 +31,7 @@ _MODES = ("ignore", "none", "props", "soft", "full", "strict", "soft")
 _NEW_NET = 0x40000000
 _KERNEL_FACTS = "/run/criu.kdat"
 _LOOK_S = 1.0
-"""The time between two checks whether the process that CRIU restores still exists, and whether CRIU hangs."""
+"""How often to check that the process that CRIU restores still exists, and that CRIU does not hang."""
 STOP_WITHIN_S = 20.0
 """The time in which CRIU must have stopped a container's threads, which it does before it changes anything.
 
