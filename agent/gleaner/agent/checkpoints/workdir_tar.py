@@ -30,7 +30,7 @@ def pack(folder: Path, keep: Keep | None = None) -> Iterator[bytes]:
 
 
 def unpack(chunks: Iterable[bytes], folder: Path) -> None:
-    """Replace the folder's content by that of an archive. The folder itself stays.
+    """Replace the folder's content with that of an archive. The folder itself stays.
 
     All chunks are consumed, since a source might verify its content at its end. After an error (`WorkdirError`, or the
     source's own) the content is unusable, so unpack again, or remove the folder.

@@ -1,6 +1,6 @@
 """Check URLs against the list that an admin allows, and addresses to which an agent never connects. Pure.
 
-An entry of the list is a URL. It allows all URLs with its scheme, host and port whose path is below its own.
+An entry of the list is a URL. It allows all URLs that have the same scheme, host and port, and a path below its own.
 `https://*.example.org/` allows all hosts of a domain. An address is allowed by an entry whose host is this address.
 
 In an S3 URL, a first name with a dot or a port is the server, as in `s3://s3.example.org/bucket/key`. Any other first

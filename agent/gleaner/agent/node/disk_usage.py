@@ -221,7 +221,7 @@ class DiskWatch:
         return now_s >= self._next_s or (is_urgent and now_s >= self._urgent_s)
 
     def _one_at_a_time(self, verdicts_here: dict[ContainerId, Verdict]) -> dict[ContainerId, Verdict]:
-        """Leave out a job that must go to free the reserve, until there has been time to remove the last one's files."""
+        """Leave out a job that must go because of the reserve, until there was time to remove the last one."""
         for container, verdict in list(verdicts_here.items()):
             if isinstance(verdict, InTheWay) and container != self._leaving:
                 if self.clock.monotonic_s() < self._removal_end_s:

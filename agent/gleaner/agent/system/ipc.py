@@ -96,7 +96,7 @@ class Handshake:
     def hear(self) -> tuple[Message, int | None]:
         """Return the next message and the descriptor that came with it.
 
-        Raises `HandshakeFailed`, also if no message arrives.
+        Raises `HandshakeFailed` for a bad message, and also if none arrives.
         """
         descriptor = None
         end_s = None if self._patience_s is None else time.monotonic() + self._patience_s

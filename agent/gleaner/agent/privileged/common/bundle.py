@@ -102,7 +102,7 @@ class Bundle:
         os.replace(self.inside(_ROOM), self.inside("exit.json"))
 
     def is_monitored(self) -> bool:
-        """Return True if the monitor lives, so the container runs or its end is about to be recorded."""
+        """Return True if the monitor lives. Then the container runs, or its end is about to be recorded."""
         return self.wait_for_end(None, wait_s=0) is False
 
     def wait_for_end(self, connection: int | None, *, wait_s: float | None = None) -> bool:

@@ -88,7 +88,7 @@ def spec(message: Message) -> Spec:
 
 
 def end_s(labels: Mapping[str, str]) -> int | None:
-    """Return the time by which a container's agent must have ended, from the labels, or None if they do not have it.
+    """Return the time by which a container's agent must have ended, or None if the labels do not contain it.
 
     >>> end_s({LABEL_END: "100"}), end_s({LABEL_END: "100.5"}), end_s({LABEL_END: "soon"}), end_s({})
     (100, 100, None, None)

@@ -63,7 +63,7 @@ class SlurmJobRecord(NamedTuple):
     may_requeue: bool
     """True for a batch job whose owner has not forbidden a requeue."""
     is_preempted: bool
-    """True once Slurm has decided to preempt it.
+    """True once Slurm has decided to preempt the job.
 
     Slurm ends the job when the grace time is over, or at the job's own end if that is earlier. In the second case, only
     this field shows that the job was preempted.

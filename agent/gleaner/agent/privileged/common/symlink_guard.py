@@ -1,9 +1,9 @@
 """Remove all symbolic links that CRIU could follow while it restores a user job.
 
 CRIU opens, as root, the paths that are named in its images, and recreates some of the files, partly in the node's own
-mount namespace. If the user has replaced a folder by a link since the save, the link could lead CRIU to any file of the
-node. The paths came from the kernel, so they contained no links, and a restore needs none. So before CRIU starts, all
-links are removed from the job's folder and from the layer that is put back. They are put back before the processes
+mount namespace. If the user has replaced a folder with a link since the save, the link could lead CRIU to any file of
+the node. The paths came from the kernel, so they contained no links, and a restore needs none. So before CRIU starts,
+all links are removed from the job's folder and from the layer that is put back. They are put back before the processes
 continue. In that time the folders belong to root, so the user can put nothing there, whatever descriptors the user
 holds open.
 """
@@ -24,7 +24,10 @@ _ACL = "system.posix_acl_access"
 _MOST = 1_000_000
 
 FolderRecord = dict[str, Any]
-"""The changes to one folder, as JSON. `at` is the folder, and `folders` and `links` have all that is put back."""
+"""The changes to one folder, as JSON.
+
+`at` is the folder, and `folders` and `links` contain everything that is put back.
+"""
 
 
 class Foreign(Exception):

@@ -210,7 +210,7 @@ def remove(settings: config.Config, container: Bundle) -> None:
 
 
 def _kill(settings: config.Config, container: Bundle) -> str | None:
-    """Kill all processes of a container, and return the reason of a failure.
+    """Kill all processes of a container, and return the reason for a failure.
 
     A job can manipulate its container's init so that runc considers the container ended while its processes still run.
     """
@@ -246,7 +246,7 @@ def _must_run(container: Bundle, status: str) -> None:
 
 
 def _runc(settings: config.Config, *words: str, program: str | None = None, end_s: float | None = None) -> str | None:
-    """Return the reason of a failure, or None if there was none."""
+    """Return the reason for a failure, or None if there was none."""
     environment = os.environ if end_s is None else {**os.environ, transfer.END_VARIABLE: str(end_s)}
     with bundle.temporary_folder(settings) as folder:
         log = os.path.join(folder, "log")

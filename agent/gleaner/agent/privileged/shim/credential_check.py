@@ -1,7 +1,7 @@
 """Check that a restored process has no more rights than one that was started.
 
 CRIU gives a process the rights that are recorded in its CRIU images. So an attacker who could replace the saved images
-by others could gain root's rights. The first guard against this attack is the digest of a checkpoint, which the queue
+with others could gain root's rights. The first guard against this attack is the digest of a checkpoint, which the queue
 keeps. This module is the second guard, on root's side. It checks each thread of the processes before they run again.
 """
 

@@ -106,7 +106,7 @@ def _option(number: int, value: Value, runc_pid: int) -> list[str]:
 
 
 def _of_own_cgroup(place: str, source: str, runc_pid: int) -> str:
-    """Return the folder to mount at a place in the container, with runc's own cgroup replaced by the container's.
+    """Return the folder to mount at a place in the container, with runc's own cgroup replaced with the container's.
 
     In a restore, runc has already moved us into the container's cgroups. In a save, our cgroups are runc's.
     """

@@ -1,4 +1,4 @@
-"""Calculate the memory that a restore needs beside the job's own, and lend room for it above the container's limit.
+"""Calculate the memory that a restore needs besides the job's own, and lend room for it above the container's limit.
 
 CRIU, and the processes that wait for CRIU, run in the container's cgroup while CRIU restores it. CRIU's processes also
 become the container's, so each of them has a copy of CRIU's memory until it continues as the job. Without room for

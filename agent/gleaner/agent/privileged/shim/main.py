@@ -97,7 +97,7 @@ class Call:
 
     @property
     def log(self) -> str | None:
-        """The file in which the caller looks for the reason of a failure."""
+        """The file in which the caller looks for the reason for a failure."""
         return self._global("--log")
 
     def _global(self, sought: str) -> str | None:

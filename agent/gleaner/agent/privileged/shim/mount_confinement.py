@@ -50,7 +50,10 @@ def follow_no_links(pid: int) -> None:
 
 
 def _end_after_change(namespace: int, places: list[str]) -> None:
-    """Change these mounts in that namespace, and exit. A namespace is entered permanently, hence a separate process."""
+    """Change these mounts in that namespace, and exit.
+
+    This needs a separate process, because a namespace is entered permanently.
+    """
     try:
         linux.enter_mounts(namespace)
         for place in places:

@@ -2,9 +2,9 @@
 
 Init: process 1 is ours (`../init/init.c`). It is mounted over an empty file in /dev, where every container has a file
 system that belongs to root. The job's program is a child of process 1. The init runs from a copy in the container's
-bundle. A checkpoint contains its init, since CRIU restores a process only beside the very file from which it ran. So a
-node whose init is newer or was compiled differently can also restore the checkpoint. Process 1 has the job's rights, so
-a job gains nothing by forging it.
+bundle. A checkpoint contains its init, since CRIU restores a process only together with the very file from which it
+ran. So a node whose init is newer or was compiled differently can also restore the checkpoint. Process 1 has the job's
+rights, so a job gains nothing by forging it.
 
 Landlock: no job can use it, because CRIU would restore the processes without their restrictions. A program that finds
 no Landlock continues without it.

@@ -103,7 +103,7 @@ class Relay:
     ) -> None:
         self.images: dict[str, list[str]] = {}
         self.reason = ""
-        """The reason of a failure, or "" if there is none."""
+        """The reason for a failure, or "" if there is none."""
         self.failed, self._fail = os.pipe()
         """The end of a pipe that becomes readable once the relay has failed."""
         self._listener = listener

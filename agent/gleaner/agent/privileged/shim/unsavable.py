@@ -241,7 +241,7 @@ def refused_files(init_pid: int) -> Reason | None:
 def _held(pid: int) -> set[tuple[str, bool]]:
     """Return the paths of all deleted files and folders that a process holds.
 
-    Each path has True beside it if the file has another name outside /dev/shm.
+    Each path is paired with True if the file has another name outside /dev/shm.
     """
     about = f"/proc/{pid}"
     entries = [f"{about}/{name}" for name in ("cwd", "root", "exe")]
