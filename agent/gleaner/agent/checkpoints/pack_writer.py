@@ -28,7 +28,7 @@ from gleaner.agent.system.openat import writev_all
 
 _ZEROS = memoryview(bytes(MOST_BYTES))
 _SYNC_BYTES = 8 * 2**20
-"""How many bytes are synced to the disk in one step."""
+"""The number of bytes that are synced to the disk in one step."""
 _BEHIND_BYTES = 32 * 2**20
 """If this much is left to write, the disk is slower than the arriving data."""
 _LITTLE_BYTES = 4 * 2**20

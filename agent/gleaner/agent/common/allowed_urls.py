@@ -99,7 +99,7 @@ def shown(url: str) -> str:
 
 
 class UrlUse(NamedTuple):
-    """How the refusals of a list describe its use."""
+    """The wording of a list's refusals."""
 
     done: str
     setting: str

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 _VERSION = re.compile(r"\d+(?:\.\d+)*")
 MOST_FEATURES_NAMED = 5
-"""How many missing features are named. The others are counted."""
+"""The number of missing features that are named. The others are counted."""
 
 
 @dataclass(frozen=True, slots=True)

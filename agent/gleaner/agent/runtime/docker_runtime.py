@@ -69,7 +69,7 @@ _CRIU_PATIENCE_S = 10
 _LOADED_WITHIN_S = 24 * 3600.0
 """For this long after it was recorded, an image that the engine lacks might still be loading."""
 _OOM_KNOWN_WITHIN_S = 1.0
-"""How long after a container's end the engine might still learn that its memory limit was reached.
+"""The time after a container's end in which the engine might still learn that its memory limit was reached.
 
 The process that reached it can be a child.
 """

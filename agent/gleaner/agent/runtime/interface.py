@@ -85,7 +85,7 @@ class ContainerKilled(Exception):
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a container's program ended."""
+    """The end of a container's program."""
 
     exit_code: int
     """The program's own exit code, or 128 plus the number of the signal that ended it."""
@@ -144,7 +144,7 @@ class RuntimeFacts:
     runtime: str
     criu: str
     way: Way = Way.SHIM
-    """How memory is saved here."""
+    """The way in which memory is saved here."""
     checkpoints: bool = True
     """True if memory can be saved at all. If not, `checkpoint` and `restore` raise errors."""
     images: tuple[str, ...] = ()

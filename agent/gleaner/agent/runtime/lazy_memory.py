@@ -64,7 +64,7 @@ class LazyMemory:
         self.is_sent = True
         """False while there is still memory to send."""
         self.complete_s: float | None = None
-        """How long the memory took to load, or None if not all of it is loaded."""
+        """The time that the memory took to load, or None if not all of it is loaded."""
         self.failure: Exception | None = None
         """Why the rest of the memory cannot be loaded."""
 

@@ -91,7 +91,7 @@ class Policy(NamedTuple):
     has_whiteouts: bool = False
     """`.wh.` before a name deletes the file that an earlier archive has put there (image-spec, layer.md)."""
     file_bytes: int = 0
-    """How many bytes each file counts in addition to its content."""
+    """The number of bytes that each file counts in addition to its content."""
     has_own_links: bool = False
     """Hard links can lead only to files of the same archive, as overlay would copy any other file uncounted."""
     links: Links | None = None

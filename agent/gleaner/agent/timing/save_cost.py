@@ -172,7 +172,7 @@ class SaveEstimates:
     """One agent's estimates of its saves, from control's measurements of the node and from its own saves."""
 
     way: Way
-    """How this node saves memory."""
+    """The way in which this node saves memory."""
     at_once: int
     """The number of simultaneous saves."""
     assumed_mib_s: float | None = None

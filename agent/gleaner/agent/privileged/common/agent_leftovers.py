@@ -15,7 +15,7 @@ from ...system import openat
 from . import config
 
 LOG_AGE_S = 7 * 24 * 3600.0
-"""How long the output of agents is kept, on the node and in the storage."""
+"""The time for which the output of agents is kept, on the node and in the storage."""
 SOCKET_AGE_S = 60.0
 """A younger socket stays, because its name exists a moment before the kernel lists it."""
 _TABLES = ("/proc/1/net/unix", "/proc/self/net/unix")

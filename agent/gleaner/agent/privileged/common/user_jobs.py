@@ -30,7 +30,7 @@ _TRASH = ".gone-"
 _NO_END_S = 86_400
 """A job that has no end is checked again after this long."""
 WRONG_S = 1.0
-"""How long a user who asks for an unavailable job waits, together with all other requests of that user."""
+"""The delay for a user who asks for an unavailable job, and for all other requests of that user."""
 
 
 class Owner(NamedTuple):

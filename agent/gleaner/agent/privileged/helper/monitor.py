@@ -31,7 +31,7 @@ _HEADER = struct.Struct(">B3xL")
 END = _HEADER.pack(0, 0)
 """The last frame of a log."""
 _DRAIN_S = 5.0
-"""How long to wait for the end of the output after the process has ended."""
+"""The longest wait for the end of the output after the process has ended."""
 
 
 class Log:

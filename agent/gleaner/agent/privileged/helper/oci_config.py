@@ -65,7 +65,7 @@ class Node(NamedTuple):
 
 
 class ImageDefaults(NamedTuple):
-    """How a container image is to be run (image-spec, config.md)."""
+    """The defaults for running a container image (image-spec, config.md)."""
 
     entrypoint: list[str]
     command: list[str]

@@ -31,7 +31,7 @@ _MODES = ("ignore", "none", "props", "soft", "full", "strict", "soft")
 _NEW_NET = 0x40000000
 _KERNEL_FACTS = "/run/criu.kdat"
 _LOOK_S = 1.0
-"""How often to check that the process that CRIU restores still exists, and that CRIU does not hang."""
+"""The time between two checks that the process that CRIU restores still exists, and that CRIU does not hang."""
 STOP_WITHIN_S = 20.0
 """The time in which CRIU must have stopped a container's threads, which it does before it changes anything.
 

@@ -36,7 +36,7 @@ Range = tuple[int, int]
 
 
 class LazyPlan(NamedTuple):
-    """How one process's memory is restored."""
+    """The plan for restoring one process's memory."""
 
     process: int
     pages: str
