@@ -66,7 +66,7 @@ class LazyMemory:
         self.complete_s: float | None = None
         """The time that the memory took to load, or None if not all of it is loaded."""
         self.failure: Exception | None = None
-        """Why the rest of the memory cannot be loaded."""
+        """The reason why the rest of the memory cannot be loaded."""
 
     def chunks(self, image: str) -> Iterator[bytes]:
         """Yield the content of an image in the form that CRIU receives."""

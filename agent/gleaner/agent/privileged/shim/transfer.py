@@ -211,7 +211,8 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
             with contextlib.suppress(ipc.HandshakeFailed):
                 agent.say({"status": 1, "log": log_line(Reason(str(error), lasts=False))})
             raise
-        # An agent that has ended by now loses its container, as at any later time, and the watchdog then ends it.
+        # An agent that has ended by now loses its container, as at any later time, and the watchdog then ends the
+        # container.
         with contextlib.suppress(ipc.HandshakeFailed):
             agent.say({"status": status, "log": "" if status == 0 else _log_tail(f"{own}/work")})
     agent.close()

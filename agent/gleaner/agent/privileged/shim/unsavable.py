@@ -49,7 +49,8 @@ class Reason(NamedTuple):
     """A reason in one line.
 
     With `lasts`, the reason stays unless the program changes, so the result is the same on every node and at every try.
-    A reason that can disappear while the program continues does not last, such as a message that will be received.
+    A reason that can disappear while the program continues does not last. An example is a message that has not been
+    received yet.
     """
 
     text: str
