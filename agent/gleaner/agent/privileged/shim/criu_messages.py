@@ -1,9 +1,9 @@
 """Encode and decode the messages of CRIU and runc, which are protocol buffers, and CRIU's requests for pipes.
 
-The messages have only numbers and bytes. When CRIU streams (its img-streamer.c and images/img-streamer.proto), it opens
-no image file. Over one socket, it asks for a pipe for each image by its name. A request is a length in four bytes,
-little endian, and a message with the name as field 1. In a restore, field 1 of the answer shows whether the image
-exists. After that, CRIU sends its end of a pipe.
+The messages contain only numbers and bytes. When CRIU streams (its img-streamer.c and images/img-streamer.proto), it
+opens no image file. Over one socket, it asks for a pipe for each image by its name. A request is a length in four
+bytes, little endian, and a message with the name as field 1. In a restore, field 1 of the answer shows whether the
+image exists. After that, CRIU sends its end of a pipe.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
