@@ -11,7 +11,7 @@ Only the owner has access to the files (0700, 0600), since checkpoints contain t
 walked from the root without following symbolic links.
 
 The folder must have been set up once (`prepare`). A node on which the shared file system is not mounted therefore
-reports that. Otherwise it would find every archive missing, or keep its own archives on the local disk.
+reports an error. Otherwise it would find every archive missing, or keep its own archives on the local disk.
 """
 
 import errno

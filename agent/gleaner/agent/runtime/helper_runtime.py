@@ -165,7 +165,7 @@ class RuncRuntime(ContainerRuntime):
         self._ask("checkpoint", name=container)
 
     def live_output(self, container: ContainerId) -> None:
-        """Return None, because a container's output is in its log immediately."""
+        """Return None, because a container's output appears in its log immediately."""
 
     def _wait(self, container: ContainerId) -> tuple[End, bool] | None:
         with _own_errors("wait", container):
