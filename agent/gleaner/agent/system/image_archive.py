@@ -51,7 +51,7 @@ STANDARD: Mapping[bytes, Decompressor] = {
 
 
 class ArchivedLayer(NamedTuple):
-    """A layer, with the digest of its tar archive, and its file, which can be compressed."""
+    """A layer, with the digest of its tar archive, and its file, which might be compressed."""
 
     diff_id: str
     size: int
