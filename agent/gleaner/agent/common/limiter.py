@@ -79,7 +79,8 @@ def default_saves_at_once(cores: int) -> int:
     A streamed save keeps about two cores busy, because one core hashes and compresses while CRIU and the engine copy.
     On two cores, four saves of 256 MiB reached the disk in the same time (1.0 to 2.1 s, in no clear order), whether
     one, two, three or four ran at the same time. Fewer than four saves leave slow storage idle while they pause, copy
-    and sync. One more save than the cores can feed fills such gaps on larger nodes. Beyond eight, the storage limits a node.
+    and sync. One more save than the cores can feed fills such gaps on larger nodes. Beyond eight, the
+    storage limits a node.
 
     >>> [default_saves_at_once(cores) for cores in (1, 2, 10, 64)]
     [4, 4, 6, 8]
