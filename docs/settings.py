@@ -25,8 +25,6 @@ PAGE = Path(__file__).parent / "admin" / "settings.md"
 
 _INTRODUCTION = """# Settings
 
-`make diagrams` draws this page from the settings' own descriptions.
-
 - [The five that matter first](#the-five-that-matter-first)
 - [Where settings come from](#where-settings-come-from)
 - [Control](#control)
@@ -42,7 +40,7 @@ _INTRODUCTION = """# Settings
 | agent: `saves_at_once` | 2 | more, or no limit, if the storage can sustain it |
 | agent: `disk_mib_per_job` | as much as a job of your first user writes | larger for jobs that write more |
 
-Set `audit.file` as well, because you will want to know later who did what.
+Set `audit.file` as well.
 
 ## Where settings come from
 

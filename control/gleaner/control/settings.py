@@ -47,9 +47,8 @@ class QueueSettings(_Table):
     url: str = "sqlite:////var/lib/gleaner/queue.db"
     """The database, as a URL of SQLAlchemy (`postgresql+psycopg://...` for PostgreSQL)."""
     secret_key_file: Path = Path("/var/lib/gleaner/secrets.key")
-    """The file with the key that encrypts groups' secrets in the database. On each machine that runs control, it
-    belongs to the service account, with mode 0600. `glean control prepare` creates it. Add a new key as the first
-    line."""
+    """The service account's file with the key that encrypts groups' secrets in the database, mode 0600, on each
+    machine that runs control. `glean control prepare` creates it. Add a new key as the first line."""
     lease_s: float = Field(default=180, gt=0)
     """The time for which a silent agent keeps its jobs. Choose a longer time if the network has long interruptions."""
     heartbeat_s: float = Field(default=20, gt=0)
@@ -62,11 +61,10 @@ class QueueSettings(_Table):
     """Log lines and events of jobs that ended this long ago are removed, and so are agents of that age that never
     received a job. Choose a shorter time if the database grows too large. `[outputs] keep_days` applies to results."""
     keep_decisions_mib: int = Field(default=2000, ge=1)
-    """The greatest compressed size of all stored decisions. The oldest ones above it, and those older than
-    `keep_days`, are removed once an hour. Choose a larger size if `glean why` should cover a longer time."""
+    """The greatest compressed size of all stored decisions, from which `glean why` answers. The oldest above it, and
+    those older than `keep_days`, are removed once an hour."""
     log_mib_per_job: int = Field(default=64, ge=1)
-    """The size of a job's log that is kept. Older lines are removed immediately. Choose a smaller size if many jobs
-    print a lot."""
+    """The size of a job's log that is kept. Older lines are removed immediately."""
 
     @property
     def log_bytes_per_job(self) -> int:
@@ -155,7 +153,7 @@ class RateSettings(_Table):
     """The time after which the record of an agent, lost or not, counts half as much."""
     assumed_mtbf_days: float = Field(default=30, gt=0)
     """The assumed mean time between losses of a node's agents while there are few observations. It determines how
-    often jobs are saved in long rounds. Choose a shorter time if nodes fail often."""
+    often jobs are saved in long rounds."""
 
     @property
     def rules(self) -> RateRules:
@@ -226,8 +224,8 @@ class MigrationSettings(_Table):
     every_s: float = Field(default=30, ge=1)
     """At most one job is migrated in the background in each such interval, and no job while others wait."""
     patience_s: float = Field(default=120, ge=10)
-    """The time that a migration can take. A job that is not saved by then stays, and one that was saved but not claimed
-    in time can continue anywhere. Choose a longer time if saving is slow."""
+    """The time that a migration can take. A job that is not saved by then stays, and one that was saved but not
+    claimed in time can continue anywhere."""
     assumed_s: float = Field(default=60, gt=0)
     """The assumed time to save and restore a job that has not been measured."""
 
@@ -378,8 +376,8 @@ class Quota(_Table):
     cores: int | None = Field(default=None, ge=0, le=MOST)
     """Cores of running jobs. At the quota, running jobs continue, but no further job starts."""
     stored_gib: float | None = Field(default=None, ge=0, le=LARGEST_GIB)
-    """The size of checkpoints and outputs. Above the quota, no new job is submitted or started. Jobs that have begun
-    are saved and continue."""
+    """The size of checkpoints and outputs. Above the quota, no new job is submitted or started, but jobs that have
+    begun continue."""
 
     def limits(self, *, is_of_user: bool = False) -> tuple[Limit, ...]:
         """Return the quota in the form that a decision takes."""
@@ -399,7 +397,7 @@ class GroupQuota(Quota):
 
     jobs: int | None = Field(default=1_000_000, ge=0, le=MOST)
     sizes: int | None = Field(default=256, ge=1, le=MOST)
-    """Different sizes (cores and memory) of unended jobs. Each claim examines every size among the waiting jobs."""
+    """Different sizes (cores and memory) of unended jobs. Each claim examines every waiting size."""
     user: UserQuota = UserQuota()
 
     @property
