@@ -34,7 +34,7 @@ _INTRODUCTION = """# Settings
 
 | setting | on day one | later |
 |---|---|---|
-| `rounds.agents_at_most` | 4, then twice as many each week | as many as there are nodes |
+| `rounds.agents_at_most` | 4, then twice as many each week | the number of nodes |
 | `rounds.length_s` | leave it at an hour | the best length from `glean simulate tune` |
 | agent: `images_allowed` | the one image of your first user | your registry, `registry.site/physics/*` |
 | agent: `saves_at_once` | 2 | more, or no limit, if the storage can sustain it |
@@ -55,7 +55,7 @@ change, restart control. Agents read their settings when they start.
 
 ## Control
 
-A row in brackets begins a table of the file. A setting without a value has no default.
+A row in brackets starts a table of the file. A setting without a value has no default.
 
 {control}
 

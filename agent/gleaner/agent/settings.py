@@ -20,8 +20,8 @@ class SiteAgentSettings(FileSettings):
     default_file: ClassVar[Path] = Path("/etc/gleaner/agent.toml")
 
     control_url: Addresses = ("http://127.0.0.1:8643",)
-    """The agents' port of each control program, with the name in its certificate. The first that responds and leads
-    is used."""
+    """The agents' port of each control program, with the name in its certificate. Agents use the first that responds
+    and leads."""
     ca_file: Path | None = None
     """The certificate authority of control's certificate, if the system does not trust it."""
     storage: Path = Path("/var/lib/gleaner/storage")
@@ -29,8 +29,8 @@ class SiteAgentSettings(FileSettings):
     work: Path = Path("/var/lib/gleaner/work")
     """A folder on the node's own disk, for the jobs' folders."""
     runtime: Kind = "auto"
-    """The runtime of containers. With `auto`, it is Docker if the engine responds and has our runtime, and otherwise
-    the node helper (`criu`)."""
+    """The runtime of containers. `auto` means Docker if the engine responds and has our runtime, and otherwise the
+    node helper (`criu`)."""
     images: Path | None = None
     """The folder with image files (`runtime.images`) from which a node with the node helper loads missing images."""
     images_allowed: tuple[str, ...] = ("gleaner/*",)
@@ -44,13 +44,13 @@ class SiteAgentSettings(FileSettings):
     images_keep_days: float = Field(default=30, ge=0)
     """An image that an agent has pulled is removed after this many days without use, or when the disk is full."""
     images_limit_gib: float = Field(default=200, gt=0)
-    """The largest total size of the images that agents have loaded on the node. When another image needs room, the
+    """The maximum total size of the images that agents have loaded on the node. When another image needs room, the
     least recently used one is removed first."""
     disk_mib_per_job: int = Field(default=20_480, ge=1)
-    """The largest size of a job's folder and all other files that it writes on the node. A job that exceeds it
+    """The maximum size of a job's folder and all other files that it writes on the node. A job that exceeds it
     fails."""
     inodes_per_job: int = Field(default=500_000, ge=1, le=MOST_INODES)
-    """The greatest number of files and folders that a job can have on the node's disk."""
+    """The maximum number of files and folders that a job can have on the node's disk."""
     disk_reserve_mib: int = Field(default=1024, ge=0)
     """If the disk has less free space than this, no job starts, and the job that uses the most space is saved. Below
     half of it, that job is ended. Choose more where other services share `/var`."""
@@ -71,18 +71,18 @@ class SiteAgentSettings(FileSettings):
     """The agent plans to end this long before the end of its Slurm job, and only a late save uses this time. The
     default is Slurm's KillWait, or 0 without Slurm. Set 0 only where the storage never hangs."""
     saves_at_once: int | None = Field(default=None, ge=1)
-    """The greatest number of saves at the same time. The default depends on the number of cores
+    """The maximum number of saves at the same time. The default depends on the number of cores
     (`limiter.default_saves_at_once`). Choose 1 where several writers slow the storage down."""
     periodic_saves: Literal["auto"] | bool = "auto"
     """With `true`, jobs are also saved while they run, at the best interval. With `auto`, this happens only if
     control knows how often nodes are lost."""
     lazy_restore: Literal["never", "auto"] = "never"
-    """With `auto`, restored jobs run before all their memory is loaded (needs Linux 5.15)."""
+    """With `auto`, restored jobs run before all their memory is loaded (Linux 5.15 or newer)."""
     early_saves: bool = True
     """With true, all jobs are saved early in the slice on a node that has not measured enough saves. Choose false
     only where a lost first slice does not matter."""
     shortest_period_s: float = Field(default=60, gt=0)
-    """The shortest time between two saves of a running job."""
+    """The minimum time between two saves of a running job."""
     shortest_slice_s: float = Field(default=300, ge=0)
     """No job starts if less time than this is left before the save at the agent's end."""
     request_timeout_s: float = Field(default=15, gt=0, le=3600)

@@ -42,15 +42,15 @@ class _Table(BaseModel):
 
 
 class QueueSettings(_Table):
-    """`[queue]`: the place of the queue, its time limits, and how long its records are kept."""
+    """`[queue]`: the location of the queue, its time limits, and the limits on its records."""
 
     url: str = "sqlite:////var/lib/gleaner/queue.db"
-    """The database, as a URL of SQLAlchemy (`postgresql+psycopg://...` for PostgreSQL)."""
+    """The database, as an SQLAlchemy URL (`postgresql+psycopg://...` for PostgreSQL)."""
     secret_key_file: Path = Path("/var/lib/gleaner/secrets.key")
     """The service account's file with the key that encrypts groups' secrets in the database, mode 0600, on each
     machine that runs control. `glean control prepare` creates it. Add a new key as the first line."""
     lease_s: float = Field(default=180, gt=0)
-    """The time for which a silent agent keeps its jobs. Choose a longer time if the network has long interruptions."""
+    """The time for which a silent agent keeps its jobs. Choose a longer time if the network is often interrupted."""
     heartbeat_s: float = Field(default=20, gt=0)
     """The interval between an agent's heartbeats."""
     retries: int = Field(default=2, ge=0, le=100)
@@ -58,11 +58,11 @@ class QueueSettings(_Table):
     losses_until_held: int = Field(default=3, ge=1)
     """A job that is lost together with its agent this many times in a row, on different nodes, is held."""
     keep_days: int = Field(default=90, ge=1)
-    """Log lines and events of jobs that ended this long ago are removed, and so are agents of that age that never
-    received a job. Choose a shorter time if the database grows too large. `[outputs] keep_days` applies to results."""
+    """Log lines and events of jobs are removed this long after the jobs' end, as are agents that never received a
+    job. Choose a shorter time if the database grows too large. `[outputs] keep_days` applies to results."""
     keep_decisions_mib: int = Field(default=2000, ge=1)
-    """The greatest compressed size of all stored decisions, from which `glean why` answers. The oldest above it, and
-    those older than `keep_days`, are removed once an hour."""
+    """The maximum compressed size of all stored decisions, which `glean why` uses. The oldest above it, and those
+    older than `keep_days`, are removed once an hour."""
     log_mib_per_job: int = Field(default=64, ge=1)
     """The size of a job's log that is kept. Older lines are removed immediately."""
 
@@ -87,10 +87,10 @@ class RoundSettings(_Table):
     origin_s: float = 0
     """The rounds are counted from this time, in seconds since the epoch."""
     synchronised: bool = True
-    """With false, every agent has the full length from its own start. Use false only for comparisons, because
-    regular jobs suffer."""
+    """With false, every agent runs for the full length from its own start. Regular jobs then suffer, so use it only
+    for comparisons."""
     shortest_slice_s: float = Field(default=600, ge=5)
-    """The shortest time for which an agent is submitted. The default is at most half a round. Choose at least ten
+    """The minimum time for which an agent is submitted. The default is at most half a round. Choose at least ten
     times the duration of a save and a restore."""
     agent_needs_s: float = Field(default=55, ge=0)
     """The time that an agent needs to begin any job. No agent is submitted for a shorter time. It includes the
@@ -103,7 +103,7 @@ class RoundSettings(_Table):
     """Agents that Slurm has not started after this time are withdrawn, except one. Further submissions pause until
     Slurm starts an agent, for at most 10 minutes."""
     agents_at_most: int = Field(default=1000, ge=0)
-    """The greatest number of agents at one time. Begin with a few."""
+    """The maximum number of agents at one time. Begin with a few."""
     failures_until_excluded: int = Field(default=3, ge=1)
     """A node on which agents fail this many times in a row is excluded for an hour, and twice as long each further
     time, up to a day. If agents end before they register in this many polls in a row, submissions pause for up to 10
@@ -165,8 +165,8 @@ class HistorySettings(_Table):
     """`[history]`: the history of node time, which the web page and `glean report` show."""
 
     keep_days: int = Field(default=1100, ge=40)
-    """Hourly records of node time are kept this long. Records of ten minutes are kept for 16 days, and those of a
-    minute for two."""
+    """Hourly records of node time are kept this long, ten-minute records for 16 days, and one-minute records for two
+    days."""
     watts_per_core: float | None = Field(default=None, gt=0, le=MOST)
     """The additional power that a core draws while it computes. If it is set, the report estimates the energy that
     jobs have used."""
@@ -190,8 +190,7 @@ class GroupSettings(_Table):
     """`[groups]`: the part of all live agents' cores to which each group is entitled."""
 
     entitled: dict[str, PerCent] = {}
-    """The percentage of each group. A group that holds less than its part comes before groups that hold their whole
-    part."""
+    """Each group's percentage. A group that holds less than its part comes before groups that hold all of theirs."""
     multiplier: dict[str, Factor] = {}
     """A group's target is its part times this factor, which is 1 for a group that is not named."""
     others: Literal["equal", "none"] = "equal"
@@ -222,7 +221,7 @@ class MigrationSettings(_Table):
     prefer: tuple[str, ...] = ()
     """The preferred nodes (for example `node[1-8]`), the most preferred first. All others come last."""
     every_s: float = Field(default=30, ge=1)
-    """At most one job is migrated in the background in each such interval, and no job while others wait."""
+    """At most one job is migrated in the background in this time, and none while other jobs wait."""
     patience_s: float = Field(default=120, ge=10)
     """The time that a migration can take. A job that is not saved by then stays, and one that was saved but not
     claimed in time can continue anywhere."""
@@ -254,7 +253,7 @@ class EntitlementSettings(_Table):
     """The owners' partitions, whose jobs are held until control releases them. They do not include the agents'
     partition."""
     entitled: dict[str, PerCent] = {}
-    """The percentage of the partitions' CPUs for each Slurm account. Jobs of other accounts run only on idle CPUs."""
+    """Each Slurm account's percentage of the partitions' CPUs. Jobs of other accounts run only on idle CPUs."""
     quantum_s: float = Field(default=1800, ge=0)
     """The time that a job must have run to be among the first that are preempted."""
     quantum_protects: bool = False
@@ -263,9 +262,9 @@ class EntitlementSettings(_Table):
     grace_s: float = Field(default=120, ge=5)
     """The time within which a preempted job must leave. A job that stays longer is left alone for `retry_s`."""
     retry_s: float = Field(default=3600, gt=0)
-    """The time after which a job that did not leave can be asked again."""
+    """The time after which a job that did not leave is asked again."""
     saves_per_hour_at_most: int = Field(default=60, ge=0)
-    """The greatest number of owners' jobs that are preempted in an hour. Agents do not count."""
+    """The maximum number of owners' jobs that are preempted in an hour. Agents do not count."""
     settle_s: float = Field(default=20, gt=0)
     """A job that was released onto idle CPUs and has not started after this time is assumed to need a single node."""
     poll_s: float = Field(default=5, ge=1)
@@ -284,7 +283,7 @@ class EntitlementSettings(_Table):
 
 
 class ClusterSettings(_Table):
-    """`[cluster]`: the scheduler, and how agents are submitted to it."""
+    """`[cluster]`: the scheduler, and the submission of agents."""
 
     backend: Literal["slurm", "pyslurm"] = "slurm"
     """With `slurm`, control uses Slurm's commands. With `pyslurm`, it reads nodes and agents through PySlurm."""
@@ -299,7 +298,7 @@ class ClusterSettings(_Table):
     timeout_s: float = Field(default=30, gt=0, le=LONGEST_CALL_S)
     """The time limit for one call to a Slurm command or to PySlurm."""
     submits_per_s: float = Field(default=2, gt=0)
-    """The greatest number of submissions per second."""
+    """The maximum number of submissions per second."""
     agent_command: tuple[str, ...] = Field(default=("glean-agent",), min_length=1)
     """The agent program's path on a node."""
     agent_settings: Path = Path("/etc/gleaner/agent.toml")
@@ -313,7 +312,7 @@ class ApiSettings(_Table):
     """`[api]`: the addresses on which control listens, and the limits on connections."""
 
     host: str = "127.0.0.1"
-    """The address on which control listens. Any address except loopback needs TLS."""
+    """The address on which control listens. Any address other than loopback needs TLS."""
     port: int = Field(default=8642, ge=0, le=65535)
     """The people's port, for users, admins and the page."""
     agents_port: int = Field(default=8643, ge=0, le=65535)
@@ -321,11 +320,11 @@ class ApiSettings(_Table):
     proxies: tuple[str, ...] = ()
     """The addresses of proxies in front of control. Only these proxies are trusted to name a caller's address."""
     certificate: Path | None = None
-    """The certificate for TLS, with the chain to its authority (PEM)."""
+    """The TLS certificate with its chain (PEM)."""
     key: Path | None = None
     """The certificate's key (PEM), mode 0600."""
     connections_at_most: int = Field(default=2000, ge=10)
-    """The greatest number of connections to each port at one time. Above it, a new connection replaces the one that
+    """The maximum number of connections to each port at one time. Above it, a new connection replaces the one that
     has been idle longest."""
 
     @model_validator(mode="after")
@@ -356,7 +355,7 @@ class AuditSettings(_Table):
     largest_mib: int = Field(default=64, ge=1)
     """The size at which the file is renamed to `FILE.1`, `FILE.1` to `FILE.2`, and so on."""
     keep: int = Field(default=8, ge=1, le=1000)
-    """The greatest number of renamed files that are kept."""
+    """The maximum number of renamed files that are kept."""
     agents: bool = False
     """With true, agents' requests (claims, heartbeats and reports) are also logged."""
 
@@ -412,7 +411,7 @@ class QuotaSettings(_Table):
 
     default: GroupQuota = GroupQuota()
     group: dict[GroupName, GroupQuota] = {}
-    """The quota of each named group. It replaces all defaults."""
+    """The quota of each named group, which replaces all defaults."""
 
     @property
     def rules(self) -> QuotaRules:
@@ -445,9 +444,9 @@ class ImageSettings(_StoreSettings):
     """Patterns like those of the agents' `images_allowed`, for the images that `glean image push NAME docker://...`
     can fetch from registries. A user who fetches an image with other tools can still push the file."""
     largest_gib: float = Field(default=20, gt=0, le=195)
-    """The greatest size of one image, with all its layers uncompressed."""
+    """The maximum size of one image, with all its layers uncompressed."""
     group_gib: float = Field(default=100, ge=0, le=LARGEST_GIB)
-    """The greatest total size of a group's images, including those that only its unended jobs need and those that
+    """The maximum total size of a group's images, including those that only its unended jobs need and those that
     are being uploaded."""
 
 
@@ -455,9 +454,9 @@ class InputSettings(_StoreSettings):
     """`[inputs]`: the files and folders that jobs read."""
 
     largest_gib: float = Field(default=20, gt=0, le=195)
-    """The greatest size of one file or folder."""
+    """The maximum size of one file or folder."""
     group_gib: float = Field(default=100, ge=0, le=LARGEST_GIB)
-    """The greatest total size of a group's inputs, including those that are being uploaded. Equal contents count
+    """The maximum total size of a group's inputs, including those that are being uploaded. Equal contents count
     once. With 0, the site stores no inputs."""
     keep_days: float = Field(default=7, ge=0, le=MOST)
     """An input that no unended job needs is removed this long after its last use."""
@@ -568,7 +567,7 @@ class MungeSettings(_Table):
     """
 
     allow: tuple[MungeRule, ...] = ()
-    """The rules, of which the first that matches applies. Without rules, every user needs a token."""
+    """The rules, of which the first match applies. Without rules, every user needs a token."""
     socket: Path | None = None
     """The socket of munged, if it is not at the default path."""
     timeout_s: float = Field(default=5, gt=0, le=3600)
@@ -579,7 +578,7 @@ class StorageSettings(_Table):
     """`[storage]`: the folder that control and all nodes share."""
 
     folder: Path = Path("/var/lib/gleaner/storage")
-    """The folder, at the same path everywhere. Only the service account owns it."""
+    """The folder, at the same path everywhere. It belongs to the service account."""
 
 
 class ClientSettings(_Table):
