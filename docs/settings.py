@@ -61,8 +61,6 @@ A row in brackets starts a table of the file. A setting without a value has no d
 
 ## Agents
 
-The file has no tables.
-
 {agents}
 """
 _TABLES_OF_USERS = ("quotas", "images", "inputs", "outputs", "secrets", "munge", "client")

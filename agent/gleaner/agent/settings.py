@@ -40,7 +40,7 @@ class SiteAgentSettings(FileSettings):
     """With true, an image that the node lacks is pulled from its registry. Choose false where no registry can be
     reached, so that a job whose image is on no node is refused at submission."""
     images_pushed: bool = True
-    """With true, a job can also run an image that its own group has pushed."""
+    """With true, a job can also run an image that its group has pushed."""
     images_keep_days: float = Field(default=30, ge=0)
     """An image that an agent has pulled is removed after this many days without use, or when the disk is full."""
     images_limit_gib: float = Field(default=200, gt=0)
@@ -53,7 +53,7 @@ class SiteAgentSettings(FileSettings):
     """The maximum number of files and folders that a job can have on the node's disk."""
     disk_reserve_mib: int = Field(default=1024, ge=0)
     """If the disk has less free space than this, no job starts, and the job that uses the most space is saved. Below
-    half of it, that job is ended. Choose more where other services share `/var`."""
+    half of this limit, that job is ended. Choose more where other services share `/var`."""
     docker_url: str = "unix:///var/run/docker.sock"
     """The socket of Docker Engine."""
     cpus: int | None = Field(default=None, ge=1)
@@ -71,8 +71,8 @@ class SiteAgentSettings(FileSettings):
     """The agent plans to end this long before the end of its Slurm job, and only a late save uses this time. The
     default is Slurm's KillWait, or 0 without Slurm. Set 0 only where the storage never hangs."""
     saves_at_once: int | None = Field(default=None, ge=1)
-    """The maximum number of saves at the same time. The default depends on the number of cores
-    (`limiter.default_saves_at_once`). Choose 1 where several writers slow the storage down."""
+    """The maximum number of simultaneous saves. The default depends on the number of cores
+    (`limiter.default_saves_at_once`). Choose 1 where several writers slow down the storage."""
     periodic_saves: Literal["auto"] | bool = "auto"
     """With `true`, jobs are also saved while they run, at the best interval. With `auto`, this happens only if
     control knows how often nodes are lost."""

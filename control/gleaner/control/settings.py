@@ -61,8 +61,8 @@ class QueueSettings(_Table):
     """Log lines and events of jobs are removed this long after the jobs' end, as are agents that never received a
     job. Choose a shorter time if the database grows too large. `[outputs] keep_days` applies to results."""
     keep_decisions_mib: int = Field(default=2000, ge=1)
-    """The maximum compressed size of all stored decisions, which `glean why` uses. The oldest above it, and those
-    older than `keep_days`, are removed once an hour."""
+    """The maximum compressed size of all stored decisions, which `glean why` uses. Once an hour the oldest decisions
+    beyond this size, and those older than `keep_days`, are removed."""
     log_mib_per_job: int = Field(default=64, ge=1)
     """The size of a job's log that is kept. Older lines are removed immediately."""
 
@@ -103,11 +103,11 @@ class RoundSettings(_Table):
     """Agents that Slurm has not started after this time are withdrawn, except one. Further submissions pause until
     Slurm starts an agent, for at most 10 minutes."""
     agents_at_most: int = Field(default=1000, ge=0)
-    """The maximum number of agents at one time. Begin with a few."""
+    """The maximum number of agents at one time."""
     failures_until_excluded: int = Field(default=3, ge=1)
-    """A node on which agents fail this many times in a row is excluded for an hour, and twice as long each further
-    time, up to a day. If agents end before they register in this many polls in a row, submissions pause for up to 10
-    minutes."""
+    """A node on which agents fail this many times in a row is excluded for an hour, and for twice as long each time
+    after that, up to a day. If agents end before they register in this many polls in a row, submissions pause for up
+    to 10 minutes."""
 
     @model_validator(mode="before")
     @classmethod
@@ -221,7 +221,7 @@ class MigrationSettings(_Table):
     prefer: tuple[str, ...] = ()
     """The preferred nodes (for example `node[1-8]`), the most preferred first. All others come last."""
     every_s: float = Field(default=30, ge=1)
-    """At most one job is migrated in the background in this time, and none while other jobs wait."""
+    """At most one job is migrated in the background in each such period, and none while other jobs wait."""
     patience_s: float = Field(default=120, ge=10)
     """The time that a migration can take. A job that is not saved by then stays, and one that was saved but not
     claimed in time can continue anywhere."""
@@ -396,7 +396,7 @@ class GroupQuota(Quota):
 
     jobs: int | None = Field(default=1_000_000, ge=0, le=MOST)
     sizes: int | None = Field(default=256, ge=1, le=MOST)
-    """Different sizes (cores and memory) of unended jobs. Each claim examines every waiting size."""
+    """Different sizes (cores and memory) of unended jobs."""
     user: UserQuota = UserQuota()
 
     @property
@@ -593,8 +593,7 @@ class ClientSettings(_Table):
     timeout_s: float = Field(default=30, gt=0, le=LONGEST_CALL_S)
     """The time limit for one request."""
     proof: Literal["auto", "token", "munge"] = "auto"
-    """The proof of identity that `glean` uses. `auto` uses the token if its file exists, and otherwise munge if it
-    runs here."""
+    """`auto` uses the token if its file exists, and otherwise munge if it runs on this machine."""
     munge_socket: Path = Path("/run/munge/munge.socket.2")
     """The socket of munged."""
 
