@@ -62,7 +62,7 @@ class SiteAgentSettings(FileSettings):
     """The memory for jobs, including 64 MiB for their restores. The default is all memory of the allocation."""
     save_bandwidth_mib_s: float | None = Field(default=None, gt=0)
     """The assumed rate at which a node saves its jobs' memory to the storage, until it has measured the rate. The
-    default is typical of its runtime (`save_cost.ASSUMED_MIB_S`)."""
+    default is typical for the node's runtime (`save_cost.ASSUMED_MIB_S`)."""
     margin_s: float = Field(default=10, ge=0)
     """The time between the estimated end of all saves and the end of the agent. In its last three seconds
     (`deadlines.SHUTDOWN_GRACE_S`, which is also the minimum), the agent gives up operations that hang. Choose more

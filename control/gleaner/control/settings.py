@@ -168,8 +168,8 @@ class HistorySettings(_Table):
     """Hourly records of node time are kept this long, ten-minute records for 16 days, and one-minute records for two
     days."""
     watts_per_core: float | None = Field(default=None, gt=0, le=MOST)
-    """The additional power that a core draws while it computes. If it is set, the report estimates the energy that
-    jobs have used."""
+    """The additional power that a core draws while it computes. If it is set, the report estimates the energy used
+    by jobs."""
 
 
 PerCent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
@@ -213,7 +213,7 @@ class GroupSettings(_Table):
 
 
 class MigrationSettings(_Table):
-    """`[migration]`: background migrations of jobs from one agent to another, and the time limit for any migration."""
+    """`[migration]`: background migrations of jobs between agents, and the time limit for any migration."""
 
     policy: Literal["none", "compaction", "priorities"] = "none"
     """With `compaction`, partly used agents are emptied, so that their nodes become free before the boundary. With
