@@ -324,8 +324,8 @@ class ApiSettings(_Table):
     key: Path | None = None
     """The certificate's key (PEM), mode 0600."""
     connections_at_most: int = Field(default=2000, ge=10)
-    """The maximum number of connections to each port at one time. Above it, a new connection replaces the one that
-    has been idle longest."""
+    """The maximum number of connections to each port at one time. Above this number, a new connection replaces the
+    one that has been idle longest."""
 
     @model_validator(mode="after")
     def _no_plain_text_off_this_machine(self) -> Self:
@@ -439,7 +439,7 @@ class ImageSettings(_StoreSettings):
     """`[images]`: the container images that groups push themselves."""
 
     push: bool = True
-    """With false, no image can be pushed, but images that were pushed before stay."""
+    """With false, no image can be pushed, but images pushed earlier stay."""
     registries: tuple[str, ...] = ()
     """Patterns like those of the agents' `images_allowed`, for the images that `glean image push NAME docker://...`
     can fetch from registries. A user who fetches an image with other tools can still push the file."""
