@@ -47,8 +47,8 @@ class QueueSettings(_Table):
     url: str = "sqlite:////var/lib/gleaner/queue.db"
     """The database, as an SQLAlchemy URL (`postgresql+psycopg://...` for PostgreSQL)."""
     secret_key_file: Path = Path("/var/lib/gleaner/secrets.key")
-    """The service account's file with the key that encrypts groups' secrets in the database, mode 0600, on each
-    machine that runs control. `glean control prepare` creates it. Add a new key as the first line."""
+    """The file with the key that encrypts groups' secrets in the database. It belongs to the service account (mode
+    0600) on each machine that runs control. `glean control prepare` creates it. Add a new key as the first line."""
     lease_s: float = Field(default=180, gt=0)
     """The time for which a silent agent keeps its jobs. Choose a longer time if the network is often interrupted."""
     heartbeat_s: float = Field(default=20, gt=0)
