@@ -37,7 +37,7 @@ class SiteAgentSettings(FileSettings):
     """The names of images that jobs can run (`registry.site/physics/*`). No other image is pulled or started. `*`
     allows all."""
     images_pull: bool = True
-    """With true, an image that the node lacks is pulled from its registry. Choose false where no registry can be
+    """With true, an image that the node lacks is pulled from its registry. Choose false if no registry can be
     reached, so that a job whose image is on no node is refused at submission."""
     images_pushed: bool = True
     """With true, a job can also run an image that its group has pushed."""
@@ -53,7 +53,7 @@ class SiteAgentSettings(FileSettings):
     """The maximum number of files and folders that a job can have on the node's disk."""
     disk_reserve_mib: int = Field(default=1024, ge=0)
     """If the disk has less free space than this, no job starts, and the job that uses the most space is saved. Below
-    half of this limit, that job is ended. Choose more where other services share `/var`."""
+    half of this limit, that job is ended. Choose more if other services share `/var`."""
     docker_url: str = "unix:///var/run/docker.sock"
     """The socket of Docker Engine."""
     cpus: int | None = Field(default=None, ge=1)
@@ -65,14 +65,14 @@ class SiteAgentSettings(FileSettings):
     default is typical for the node's runtime (`save_cost.ASSUMED_MIB_S`)."""
     margin_s: float = Field(default=10, ge=0)
     """The time between the estimated end of all saves and the end of the agent. In its last three seconds
-    (`deadlines.SHUTDOWN_GRACE_S`, which is also the minimum), the agent gives up operations that hang. Choose more
-    where the speed of the storage varies."""
+    (`deadlines.SHUTDOWN_GRACE_S`, also the minimum), the agent gives up operations that hang. Choose a longer time
+    if the speed of the storage varies."""
     kill_wait_s: float | None = Field(default=None, ge=0)
     """The agent plans to end this long before the end of its Slurm job, and only a late save uses this time. The
-    default is Slurm's KillWait, or 0 without Slurm. Set 0 only where the storage never hangs."""
+    default is Slurm's KillWait, or 0 without Slurm. Set 0 only if the storage never hangs."""
     saves_at_once: int | None = Field(default=None, ge=1)
     """The maximum number of simultaneous saves. The default depends on the number of cores
-    (`limiter.default_saves_at_once`). Choose 1 where several writers slow down the storage."""
+    (`limiter.default_saves_at_once`). Choose 1 if several writers slow down the storage."""
     periodic_saves: Literal["auto"] | bool = "auto"
     """With `true`, jobs are also saved while they run, at the best interval. With `auto`, this happens only if
     control knows how often nodes are lost."""
@@ -80,7 +80,7 @@ class SiteAgentSettings(FileSettings):
     """With `auto`, restored jobs run before all their memory is loaded (Linux 5.15 or newer)."""
     early_saves: bool = True
     """With true, all jobs are saved early in the slice on a node that has not measured enough saves. Choose false
-    only where a lost first slice does not matter."""
+    only if a lost first slice does not matter."""
     shortest_period_s: float = Field(default=60, gt=0)
     """The minimum time between two saves of a running job."""
     shortest_slice_s: float = Field(default=300, ge=0)
