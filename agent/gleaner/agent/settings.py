@@ -76,8 +76,8 @@ class SiteAgentSettings(FileSettings):
     periodic_saves: Literal["auto"] | bool = "auto"
     """With `true`, jobs are also saved while they run, at the best interval. With `auto`, this happens only if
     control knows how often nodes are lost."""
-    lazy_restore: Literal["never", "auto"] = "never"
-    """With `auto`, restored jobs run before all their memory is loaded (Linux 5.15 or newer)."""
+    lazy_restore: Literal["auto", "never"] = "auto"
+    """With `auto`, restored jobs run before all their memory is loaded, on nodes that support it (Linux 5.15)."""
     early_saves: bool = True
     """With true, all jobs are saved early in the slice on a node that has not measured enough saves. Choose false
     only if a lost first slice does not matter."""

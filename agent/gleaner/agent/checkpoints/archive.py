@@ -112,7 +112,9 @@ class FolderArchive:
         with ExitStack() as stack:
             try:
                 with translate_errors(self._root):
-                    files = self._open_packs(stack, part, {block.pack for block in blocks if block.stored_bytes})
+                    files = self._open_packs(
+                        stack, part, {pack for _, _, stored_bytes, _, pack in blocks.rows() if stored_bytes}
+                    )
                 batches = _batches(blocks) if numbers is None else ((one, [blocks[one]]) for one in numbers)
                 yield from self._read_ahead(files, part.name, batches)
             except Damaged as error:
@@ -209,7 +211,7 @@ def _layout(folder: int, parts: Sequence[ManifestPart]) -> Layout:
     if pack_bytes[0] != file_bytes:
         raise Damaged(f"{pack_name(0)} has {file_bytes} bytes, {pack_bytes[0]} were written")
     for one, part in zip(parts, blocks, strict=True):
-        if part_digest(part) != one.part.digest or any(not _is_sound(block, pack_bytes) for block in part):
+        if part_digest(part) != one.part.digest or not _is_sound(part, pack_bytes):
             raise Damaged(f"the index does not say what the manifest says of part {one.part.name!r}")
     return Layout({one.part.name: part for one, part in zip(parts, blocks, strict=True)}, pack_bytes, footer)
 
@@ -219,10 +221,13 @@ def footer_of(file: int, file_bytes: int) -> bytes:
     return pread_all(file, FOOTER_BYTES, file_bytes - FOOTER_BYTES)
 
 
-def _is_sound(block: Block, pack_bytes: Sequence[int]) -> bool:
-    """Return True if the block can lie in its pack. The system may reject an offset outside of it."""
-    is_in_pack = block.pack < PACKS and block.offset + block.stored_bytes <= pack_bytes[block.pack]
-    return (is_in_pack or not block.stored_bytes) and block.stored_bytes <= block.size_bytes <= MOST_BYTES
+def _is_sound(blocks: Blocks, pack_bytes: Sequence[int]) -> bool:
+    """Return True if the blocks can lie in their packs. The system may reject an offset outside of a pack."""
+    return all(
+        stored_bytes <= size_bytes <= MOST_BYTES
+        and (not stored_bytes or (pack < PACKS and offset + stored_bytes <= pack_bytes[pack]))
+        for _, offset, stored_bytes, size_bytes, pack in blocks.rows()
+    )
 
 
 def open_pack(folder: int, number: int, size_bytes: int) -> int:
