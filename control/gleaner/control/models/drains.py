@@ -28,7 +28,7 @@ class DrainTask(StrEnum):
 class DrainPhase(StrEnum):
     """The progress of a request.
 
-    Each phase is recorded before its work begins, so that a restarted control continues there.
+    Each phase is recorded before its work begins, so that a restarted control program continues from there.
     """
 
     ASKED = "asked"
@@ -44,7 +44,7 @@ class DrainPhase(StrEnum):
     """Nothing was changed, or every change was undone."""
     RESUMED = "resumed"
     STOPPED = "stopped"
-    """Another person or program has resumed a node meanwhile."""
+    """Another person or program has resumed a node during the drain."""
 
 
 class DrainRequest(Shape):
@@ -74,7 +74,7 @@ class DrainedJob(Reply):
     until_s: float | None
     """The latest time at which the scheduler ends the job."""
     at_first: int = 1
-    """The number of our queue's jobs that the agent had when the drain first saw it, or 1 for a job that is no
+    """The number of our queue's jobs that the agent had when the drain first saw it, or 1 for a job that is not an
     agent."""
     left: int = 1
     told_s: float | None = None
@@ -84,7 +84,7 @@ class DrainedJob(Reply):
 
 
 class DrainRow(Reply):
-    """A request of an admin to drain or resume nodes, with its state."""
+    """An admin's request to drain or resume nodes, with its state."""
 
     id: int
     task: DrainTask

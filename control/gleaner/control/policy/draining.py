@@ -26,12 +26,12 @@ class Deed(StrEnum):
     """The job is asked to save its state, and requeues itself."""
     REQUEUE = "requeue"
     WAIT = "wait"
-    """No action, because the job ends by itself."""
+    """No action, because the job will end on its own."""
 
 
 def deed(alone: Deed, *, spans: bool, spanning: Spanning) -> Deed:
-    """Return the action for a job. `spans` is True if it also runs on nodes that are not drained, and `alone` is the
-    action if it does not."""
+    """Return the action for a job. `spans` is True if the job also runs on nodes that are not drained, and `alone` is
+    the action to take if it does not."""
     return Deed.WAIT if spans and spanning is not Spanning.REQUEUE else alone
 
 

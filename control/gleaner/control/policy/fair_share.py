@@ -3,12 +3,12 @@
 Priorities decide which job comes first, and targets decide which group (Steffen, "A Better Way of Scheduling Jobs on
 HPC Systems: Simultaneous Fair-Share", HPCSYSPROS 2019). A group that holds less than its target comes before all groups
 that hold theirs. The policy has no memory: only the jobs that run and wait now count. A job that does not fit into an
-agent is skipped here, because an agent is one of many. `simulation.replay.rank` contains the published walk over a
+agent is skipped here, because there are many agents. `simulation.replay.rank` implements the published walk over a
 whole queue.
 
 A target is the group's part of the cores of live agents, multiplied by the group's multiplier. Groups that the rules do
-not name share the rest equally, or have no target. A group without a target gets the cores that the groups below their
-targets leave.
+not name share the rest equally, or have no target. A group without a target receives the cores that the groups below
+their targets leave.
 
 `Book` compares the first fitting job of every group, in the order of all jobs (saved before new, then the higher
 priority, then the older job). The module is pure.
@@ -94,7 +94,7 @@ class Book:
         self._turns: list[dict[str, Any]] = []
         self._because: dict[str, str] = {}
         self.starts: list[int] = []
-        """The jobs for which the turn mattered, since another group had a job that fits, too."""
+        """The jobs for which the turn mattered, because another group also had a job that fits."""
 
     def best(self, firsts: Iterable[First]) -> First:
         """Return the job that starts next, from one fitting job of each group.
@@ -145,7 +145,7 @@ class Book:
 
 
 def replay(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the answer, decided again from its stored input."""
+    """Decide again from a stored input, and return the answer."""
     rules = ShareRules(given["entitled"], given["multiplier"], given["are_others_equal"])
     book = Book(Shares(rules, given["capacity_cpus"], given["holds_cpus"], frozenset(given["waiting"])))
     for turn in given["turns"]:

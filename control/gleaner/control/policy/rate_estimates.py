@@ -14,7 +14,7 @@ LATE_FACTOR = 1.5
 
 @dataclass(frozen=True, slots=True)
 class RateRules:
-    """The settings of losses; see `settings.RateSettings`."""
+    """The settings for losses; see `settings.RateSettings`."""
 
     half_life_s: float
     """The half-life of agents' time and losses."""
@@ -25,7 +25,7 @@ class RateRules:
 def at_least_s(new: CostSample, *, known: SaveCost | None, expected_s: float | None) -> float:
     """Return the time that counts for an abandoned save, in seconds. It is at least the expected time.
 
-    A save that began just before the end had hardly any time, so it does not show its full time.
+    A save that began just before the agent's end had hardly any time, so it does not show how long a whole save takes.
 
     >>> known = SaveCost(fixed_s=0.0, mib_s=10.0)
     >>> [at_least_s(CostSample(200, took_s), known=known, expected_s=None) for took_s in (0.5, 60.0)]
