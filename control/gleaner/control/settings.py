@@ -135,7 +135,7 @@ class RoundSettings(_Table):
 
     @property
     def longest_s(self) -> float:
-        """Return the longest time that a job can be sure to have on one agent, which may start a tenth of a round
+        """Return the longest time that a job can be sure to have on one agent, which might start a tenth of a round
         late."""
         return 0.9 * self.length_s - self.agent_needs_s
 
@@ -156,7 +156,7 @@ class RateSettings(_Table):
 
     @property
     def rules(self) -> RateRules:
-        """Return the settings in the form that a decision takes."""
+        """Return the settings in the form that a decision needs."""
         return RateRules(self.half_life_days * DAY_S, self.assumed_mtbf_days * DAY_S)
 
 
@@ -206,7 +206,7 @@ class GroupSettings(_Table):
 
     @property
     def rules(self) -> ShareRules:
-        """Return the settings in the form that a decision takes."""
+        """Return the settings in the form that a decision needs."""
         return ShareRules(self.entitled, self.multiplier, self.others == "equal")
 
 
@@ -377,7 +377,7 @@ class Quota(_Table):
     are saved and continue."""
 
     def limits(self, *, is_of_user: bool = False) -> tuple[Limit, ...]:
-        """Return the quota in the form that a decision takes."""
+        """Return the quota in the form that a decision needs."""
         stored_bytes = None if self.stored_gib is None else int(self.stored_gib * GIB)
         most = {Quantity.JOBS: self.jobs, Quantity.CORES: self.cores, Quantity.STORED: stored_bytes}
         return tuple(Limit(of, limit, is_of_user) for of, limit in most.items() if limit is not None)
@@ -399,7 +399,7 @@ class GroupQuota(Quota):
 
     @property
     def all_limits(self) -> tuple[Limit, ...]:
-        """Return the quotas in the form that a decision takes."""
+        """Return the quotas in the form that a decision needs."""
         sizes = () if self.sizes is None else (Limit(Quantity.SIZES, self.sizes),)
         return (*self.limits(), *self.user.limits(is_of_user=True), *sizes)
 
@@ -413,7 +413,7 @@ class QuotaSettings(_Table):
 
     @property
     def rules(self) -> QuotaRules:
-        """Return the quotas in the form that a decision takes."""
+        """Return the quotas in the form that a decision needs."""
         groups = {name: quota.all_limits for name, quota in self.group.items()}
         return QuotaRules(self.default.all_limits, groups)
 
@@ -424,12 +424,12 @@ class _StoreSettings(_Table):
 
     @property
     def largest_bytes(self) -> int:
-        """Return the size of one thing, in bytes."""
+        """Return the largest size of one image or input, in bytes."""
         return int(self.largest_gib * GIB)
 
     @property
     def group_bytes(self) -> int:
-        """Return the size of all things of a group, in bytes."""
+        """Return the largest size of all images or inputs of a group, in bytes."""
         return int(self.group_gib * GIB)
 
 
@@ -489,7 +489,7 @@ class InputSettings(_StoreSettings):
 
     @property
     def fetch_rules(self) -> FetchRules:
-        """Return the settings in the form that an agent takes."""
+        """Return the settings in the form that an agent needs."""
         return FetchRules(
             allowed=self.urls, largest_bytes=self.largest_bytes, total_s=self.fetch_s, silent_s=self.silent_s
         )

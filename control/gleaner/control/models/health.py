@@ -30,11 +30,10 @@ class Health(Reply):
     last_poll_age_s: float | None = None
     """The age of the last successful snapshot of the cluster, or None before the first."""
     storage_id: str = ""
-    """The identifier of control's storage folder, by which a node checks that it sees the same folder, or "" until it
-    has been read."""
+    """The number of control's storage folder, by which a node checks that it sees the same folder, or "" until it has
+    been read."""
     storage_inode: int = 0
-    """The inode of the file with that identifier, and the time of its last change. They differ in a copy of the
-    folder."""
+    """The inode of the file with that number, and the time of its last change. They differ in a copy of the folder."""
     storage_changed_s: float = 0.0
     agent_program: str = ""
     """The program that control starts on nodes. A node's `glean doctor` checks that it exists. It is "" if agents run

@@ -210,7 +210,7 @@ class JobDetail(Reply):
 
     job: JobRow
     spec: JobSpec
-    """The specification with which the job was accepted, with its numbers completed."""
+    """The specification with which the job was accepted, with its missing numbers filled in."""
     image_id: str | None = None
     """The id of the group's image with this name at the submission, or None if the group had not pushed one."""
     inputs: tuple[JobInput, ...] = ()
