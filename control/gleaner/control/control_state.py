@@ -213,7 +213,7 @@ class ControlState:
     def is_leader(self) -> bool:
         """Return True if this program leads now.
 
-        The value becomes False when the lease ends, even while a call to the database hangs.
+        It becomes False on its own after `leads_until_s`, even while a call to the database hangs.
         """
         return self.steady_clock() < self.leads_until_s
 

@@ -216,7 +216,7 @@ def _close(db: Connection, name: str, *, ended_s: float, reason: str, now_s: flo
 
 
 def overdue(db: Connection, *, now_s: float) -> list[str]:
-    """Return the agents to expire, whose lease has ended, or who still have a job although they are silent or have
+    """Return the agents to expire. Their lease has ended, or they still have a job although they are silent or have
     ended.
 
     A silent agent can have a job again, because its claim can be processed after its last heartbeat.
