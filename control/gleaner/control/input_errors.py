@@ -212,7 +212,7 @@ def known_keys(model: type[BaseModel], path: Sequence[object]) -> Iterable[str]:
     (['machines'], ['nodes'])
     """
     for part in path:
-        field = model.model_fields.get(str(part))  # None for the key of a map or a number, whose field was the previous part
+        field = model.model_fields.get(str(part))  # None for a map's key or a number, whose field came before
         model = model if field is None else _model_in(field.annotation) or model
     return model.model_fields
 

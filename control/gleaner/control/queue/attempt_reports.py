@@ -139,7 +139,7 @@ def record_completion(db: Connection, job: int, attempt: int, report: Completed,
             _failed(db, job, attempt, report, end=end, now_s=now_s)
     except Conflict:
         before = attempts.find(db, job, attempt)
-        if before is not None and before.exit_code == report.exit_code:  # only a process that ended on its own has a code
+        if before is not None and before.exit_code == report.exit_code:  # only a program's own end has a code
             return False
         raise
     unmatched = report.output.unmatched if report.output is not None else ()
