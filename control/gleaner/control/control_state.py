@@ -36,7 +36,7 @@ from gleaner.control.slurm.snapshot import Snapshot
 WEB_STEP = "web "
 """The prefix of the names of steps in the process that serves the people's port."""
 LATE_S = {"database": 8.0, "storage": 15.0}
-"""A check that takes longer than this has failed."""
+"""A check that takes longer than this counts as failed."""
 STORAGE_THREADS = 16
 MONTHS = 24
 """The number of months of Slurm's accounting that are cached."""
@@ -78,7 +78,7 @@ class LoopFaults:
     failing: dict[str, str] = field(default_factory=dict[str, str])
     """For each loop whose last round failed, the reason."""
     troubles: dict[str, str] = field(default_factory=dict[str, str])
-    """The failure of the database, Slurm or the storage that each loop met in its last round, if any."""
+    """The failure of the database, Slurm or the storage that each loop encountered in its last round, if any."""
 
     @property
     def now(self) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ def expanded(short: str) -> list[str]:
 
 
 def chosen(words: Sequence[str], *, at_most: int) -> tuple[str, ...]:
-    """Return the nodes that a person has named, each listed once. Raises `ValueError`, in one line.
+    """Return the nodes that a person has named, each listed once. Raises a `ValueError` with a message of one line.
 
     >>> chosen(["node[1-2]", "node2,login"], at_most=10)
     ('node1', 'node2', 'login')

@@ -1,4 +1,4 @@
-"""Mistakes in users' input, each in one line with the place, the expected and the actual value.
+"""Mistakes in users' input, each reported in one line with the place, the expected value and the actual one.
 
 Settings, scenarios, campaign files and options use this module for all their error messages.
 """

@@ -44,7 +44,7 @@ class Transition(Enum):
     CHECKPOINT = ({State.RUNNING}, State.RUNNING)
     """The attempt published a complete checkpoint and continues."""
     CHECKPOINT_TO_SAVED = (WAITING, State.SAVED)
-    """An attempt that was given up as lost published a complete checkpoint. It stays given up until it reports
+    """An attempt that was given up as lost published a complete checkpoint. The attempt stays given up until it reports
     again."""
     SUCCEED = (WAITING | {State.RUNNING}, State.COMPLETE)
     """The workload exited with 0."""

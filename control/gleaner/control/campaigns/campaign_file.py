@@ -1,8 +1,8 @@
 """The translation of campaign files and of the options of `glean submit` into a submission.
 
-Every value keeps the place where it was written, so that an error message can name the line or the option. Texts are
-used as they are written (`--seed 007` stays `007`, and `no` is not `False`), because YAML's own guesses at types are
-not used.
+Every value is kept with the place where it was written, so that an error message can name the line or the option. Texts
+are used as they are written (`--seed 007` stays `007`, and `no` is not `False`), because YAML's own guesses at types
+are not used.
 """
 
 import re
@@ -108,7 +108,7 @@ def at_once(text: str) -> tuple[str, int | None]:
 
 
 def indices(text: str) -> tuple[int, ...]:
-    """Return the indices of an array in Slurm's notation. Raises `ValueError` with the mistake.
+    """Return the indices of an array in Slurm's notation. Raises a `ValueError` that explains the mistake.
 
     >>> indices("0-2,10-20:5")
     (0, 1, 2, 10, 15, 20)
@@ -131,7 +131,7 @@ def indices(text: str) -> tuple[int, ...]:
 
 
 def self_save(text: str) -> dict[str, object]:
-    """Return a workload's way to save itself, from an option. Raises `ValueError` with the mistake.
+    """Return, from an option, how a workload saves itself. Raises a `ValueError` that explains the mistake.
 
     >>> self_save("SIGUSR1:85"), self_save("SIGTERM")
     ({'signal': 'SIGUSR1', 'exit_code': 85}, {'signal': 'SIGTERM'})
@@ -146,7 +146,7 @@ def self_save(text: str) -> dict[str, object]:
 
 
 def exit_codes(text: str) -> tuple[int, ...]:
-    """Return exit codes, from an option. Raises `ValueError` with the mistake.
+    """Return the exit codes that an option names. Raises a `ValueError` that explains the mistake.
 
     >>> exit_codes("75,137")
     (75, 137)

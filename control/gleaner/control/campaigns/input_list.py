@@ -18,7 +18,7 @@ KEYS = frozenset({"from", "to", "copy", "url", "sha256"})
 
 @dataclass(frozen=True, slots=True)
 class LocalInput:
-    """A file or folder on this machine that is to be an input."""
+    """A file or folder on this machine that becomes an input."""
 
     source: str
     """Its path, relative to the campaign file's folder."""
@@ -30,7 +30,7 @@ class LocalInput:
 
 
 def parsed(keys: dict[str, str], where: str) -> LocalInput | UrlInputSpec:
-    """Return the input that these keys describe. Raises `ValueError` with the mistake.
+    """Return the input that these keys describe. Raises a `ValueError` that explains the mistake.
 
     >>> parsed({"from": "https://data.example.org/pub/events.lhe"}, "here").name
     'events.lhe'

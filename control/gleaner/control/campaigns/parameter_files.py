@@ -30,7 +30,7 @@ class RowsFile:
     """A file in which each row is a job."""
 
     path: str
-    """Relative to the campaign file's folder."""
+    """The file's path, relative to the campaign file's folder."""
     is_lines: bool
 
 

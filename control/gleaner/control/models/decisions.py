@@ -26,7 +26,7 @@ class DecisionRow(Reply):
     id: int
     at_s: float
     kind: str
-    """start, victim, hold or migrate."""
+    """One of `start`, `victim`, `hold` and `migrate`."""
     policy: str
     acted: bool
     """False for a dry run, in which the decision was not carried out."""

@@ -65,7 +65,7 @@ class ResumeRequest(Shape):
 
 
 class DrainedJob(Reply):
-    """A Slurm job on nodes that are drained."""
+    """A Slurm job on nodes that are being drained."""
 
     job: str
     user: str
@@ -97,7 +97,7 @@ class DrainRow(Reply):
     ended_s: float | None = None
     """The end of the drain, or None while it is in progress."""
     said: str = ""
-    """The reason why the drain waits, was refused, or would be refused; "" if there is none."""
+    """The reason why the drain waits, was refused, or would be refused, or "" if there is none."""
     jobs: tuple[DrainedJob, ...] = ()
 
     @property

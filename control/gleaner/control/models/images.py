@@ -58,7 +58,7 @@ class ImagePush(Shape):
     group: Name | None = None
     """The group. Only an admin can name a group other than the token's own."""
     registry_image: RegistryImage | None = None
-    """The registry's name, if the client has fetched the image from a registry."""
+    """The name in the registry, if the client has fetched the image from one."""
 
 
 class SiteImage(Reply):

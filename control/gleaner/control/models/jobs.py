@@ -125,7 +125,7 @@ class JobRow(Reply):
     cpus: int
     memory_mib: int
     attempt: int
-    """The number of claims of the job."""
+    """The number of times that the job was claimed."""
     node: str | None
     submitted_s: float
     ended_s: float | None

@@ -17,7 +17,7 @@ class NodeRow(Reply):
     failures: int
     excluded_until_s: float | None
     distrusted: str = ""
-    """The reason why the node gets no job or only one, or "" if the node is trusted."""
+    """The reason why the node receives no job or only one, or "" if the node is trusted."""
     drained: str = ""
     """The user who drained the node through Gleaner, and the jobs that are left there, or ""."""
     wrong: tuple[str, ...] = ()

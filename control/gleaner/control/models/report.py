@@ -60,7 +60,7 @@ class MonthReport(Reply):
     regular_node_h: float
     agents_node_h: float
     harvested_node_h: float
-    """The node hours of agents in which their cores computed for jobs. The next fields are further parts."""
+    """The node hours of agents in which their cores computed for jobs. The next fields contain the other parts."""
     saving_node_h: float
     restoring_node_h: float
     starting_node_h: float

@@ -19,7 +19,7 @@ class Search(Shape):
     """A search with its text and page."""
 
     text: Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\x00]*$")] = ""
-    """A number, or a part of a name or of a submitter."""
+    """A number, or part of a name or of a submitter's name."""
     page: int = Field(default=1, ge=1, le=LAST_PAGE)
     limit: int = Field(default=ROWS_A_PAGE, ge=1, le=1000)
     """The number of rows on a page."""

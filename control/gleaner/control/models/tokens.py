@@ -16,7 +16,7 @@ class Role(StrEnum):
     AGENT = "agent"
     ADMIN = "admin"
     METRICS = "metrics"
-    """Only for reading `/metrics`."""
+    """The token can only read `/metrics`."""
 
 
 class TokenFilter(Shape):

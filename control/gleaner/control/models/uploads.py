@@ -25,6 +25,6 @@ UploadBytes = Annotated[int, Field(ge=0, le=MOST_BYTES), NUMBER]
 
 
 class Uploaded(Reply):
-    """The beginning of an upload that control has received."""
+    """The part of an upload that control has received so far."""
 
     size_bytes: int

@@ -23,7 +23,8 @@ other jobs follow, those that were already released first.
 
 The method is OMFS (Zvi and Oren, "Optimized Memoryless Fair-Share HPC Resources Scheduling using Transparent
 Checkpoint-Restart Preemption", 2021). Each owner is entitled to a part of the machine, can use more while others do not
-want theirs, and gives it back when they do. The rules have no memory, so only the jobs that run and wait now count.
+need theirs, and returns it when they do. The rules have no memory, so only the jobs that are running or waiting now
+count.
 
 Section II of the paper gives the rules twice, in words and as Algorithm 1, and the two differ. This module follows the
 words. In the simulator, the listing is available as an option (`literal`), for study. These lines of the listing needed
@@ -152,7 +153,8 @@ class _State:
 
 
 def decide(view: EntitlementView) -> tuple[Decision, ...]:
-    """Return a decision for each waiting job, in the same order. A job that stays released is a start or a claim."""
+    """Return a decision for each waiting job, in the same order. If a job stays released, its verdict is START or
+    CLAIM."""
     state = _state_of(view)
     for job in view.waiting:
         if job.kept_back:
@@ -359,9 +361,9 @@ def _without_owners(state: _State, job: WaitingJob) -> list[str] | None:
 def _may_go(state: _State) -> tuple[dict[str, Resources], ...]:
     """Return the resources that can be vacated on each node, in three entries, each of which includes those before it.
 
-    The first entry is of agents, the second adds jobs that have run for a quantum, and the third adds the rest, which
-    the quantum might protect. No owner loses more than it holds above its entitlement, except by the last of its
-    victims.
+    The first entry contains the resources of agents, the second adds jobs that have run for a quantum, and the third
+    adds the rest, which the quantum might protect. Apart from its last victim, no owner loses more than it holds above
+    its entitlement.
     """
     grades = tuple(dict.fromkeys(state.free, NOTHING) for _ in range(_OLD + 1))
     there: dict[tuple[int, str, str], list[Resources]] = {}
@@ -412,10 +414,10 @@ def choose_victims(
     rules: EntitlementRules,
 ) -> list[RunningJob]:
     """Return the running jobs to preempt for a claim that lacks `missing`, in the order chosen, or none if too few can
-    go.
+    be preempted.
 
-    `gives` returns the part of a job's resources that the claim could use, or all its CPUs where CPUs only need
-    counting.
+    `gives` returns the part of a job's resources that the claim could use, or all its CPUs where CPUs only need to be
+    counted.
     """
     left = {name: owner.used for name, owner in owners.items()}
     chosen: list[RunningJob] = []

@@ -17,7 +17,7 @@ AGENTS = "gleaner's agents"
 
 
 class JobClass(IntEnum):
-    """The class of a job, as its owner declares it (OMFS, section II). The numbers are those of traces."""
+    """The class of a job, as its owner declares it (OMFS, section II). The numbers are the same as in traces."""
 
     NON_PREEMPTIBLE = 0
     """The job runs to its end."""

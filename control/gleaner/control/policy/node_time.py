@@ -1,7 +1,7 @@
 """Node time: the use of nodes in steps of time, from snapshots of the cluster and the ends of attempts. Pure.
 
 A snapshot shows the use of each node. Agents take whole nodes, so a node that regular jobs use in part counts as fully
-theirs. An ended attempt shows how the time of its cores was spent. A band combines both: the part of the agents' time
+theirs. An ended attempt shows how the time of its cores was spent. A band combines both. The part of the agents' time
 that no attempt accounts for is unused.
 """
 
@@ -40,8 +40,8 @@ class Resolution:
 
 
 RESOLUTIONS = (Resolution(60, 2), Resolution(600, 16), Resolution(3600, None))
-"""The resolutions, the finest first. Each step is a multiple of the previous one. A day has 1,440 rows of the first and
-24 of the last."""
+"""The resolutions, the finest first. Each step is a multiple of the previous one. A day has 1,440 rows of the first
+resolution and 24 of the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,8 @@ class NodeTime:
     unusable_node_s: float = 0.0
     unusable_core_s: float = 0.0
     harvested_core_s: float = 0.0
-    """Computing time that is kept in a checkpoint or a result. Failures of the program itself are included."""
+    """Computing time that is kept in a checkpoint or a result. Slices that end with a failure of the program itself are
+    included."""
     start_core_s: float = 0.0
     """The time to fetch inputs and images, and to start containers of new jobs."""
     restore_core_s: float = 0.0
@@ -133,7 +134,7 @@ def of_attempts(attempts: Iterable[AttemptTime], *, step_s: int) -> dict[int, No
     """Return the core seconds of attempts, keyed by the beginning of each step.
 
     An attempt first starts or restores, then computes, and saves at its end. If the times that its agent reports exceed
-    the attempt's duration by control's clock, they are scaled down, and the sum stays correct.
+    the attempt's duration by control's clock, they are scaled down, so that the sum stays correct.
     """
     sums = tuple(_Spread(step_s) for _ in range(5))
     for attempt in attempts:
@@ -161,7 +162,7 @@ def of_attempts(attempts: Iterable[AttemptTime], *, step_s: int) -> dict[int, No
 
 
 class _Spread:
-    """Amounts that are spread evenly over a period, by steps.
+    """Amounts per step, each of which is spread evenly over a period.
 
     Ten thousand slices of an hour or more can end at the same instant. An amount therefore costs the same for any
     number of steps, because only its first and last step and the limits of the steps between them are stored.

@@ -63,7 +63,7 @@ class QuotaRules:
 
 @dataclass(slots=True)
 class Allowance:
-    """The cores that one claim can still start. Groups and users that are not named are not limited."""
+    """The cores that the jobs of one claim can still use. Groups and users that are not named are not limited."""
 
     cores: dict[Whose, int] = field(default_factory=dict[Whose, int])
     """The cores that are left for groups, and for users with a running job."""

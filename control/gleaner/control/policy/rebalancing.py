@@ -14,8 +14,8 @@ job and a whole node are comparable:
 - The cost of a migration: while a job is saved and restored, its cores compute nothing, so the cost is its cores times
   the seconds that both take. Writing to the storage also delays other jobs, but this is not counted.
 - The gain of compaction: all cores of the node that becomes empty, from the departure of its last job until the end of
-  its agent. One job migrates every `every_s`. Jobs are assumed to last until the boundary, because their ends are
-  unknown. If a job ends sooner, it would have freed its part of the node anyway, and the real gain is smaller.
+  its agent. One job migrates every `every_s` seconds. Jobs are assumed to last until the boundary, because their ends
+  are unknown. If a job ends sooner, it would have freed its part of the node anyway, and the real gain is smaller.
 - The gain of migration to preferred nodes: the job's cores, from its restore there until the end of that agent. A core
   second on a preferred node is assumed to be worth as much as one that a migration loses.
 

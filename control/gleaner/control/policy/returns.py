@@ -119,8 +119,8 @@ class Reaction:
     """The reasons that are counted together for `tries` and `of_checkpoint`. If it is empty, only this reason is
     counted."""
     of_checkpoint: bool = False
-    """The reason is evidence against the checkpoint from which the attempt should have continued, and its reports are
-    counted since that checkpoint was saved."""
+    """The reason is evidence against the checkpoint from which the attempt should have continued, and only reports
+    since that checkpoint was saved are counted."""
     starts: int = 0
     """The job is held when it has started this often and none of its checkpoints could be restored."""
     of_node: bool = False

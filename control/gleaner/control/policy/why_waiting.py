@@ -90,7 +90,7 @@ def fits_somewhere(wish: JobNeeds, nodes: Sequence[NodeOutlook]) -> bool:
 
 
 def too_large(wish: JobNeeds, nodes: Sequence[NodeOutlook]) -> str:
-    """Return the message that the job is too large for every node, which names the largest node.
+    """Return the message that the job is too large for every node. It names the largest node.
 
     >>> too_large(JobNeeds(64, 512), [NodeOutlook(4, 2048, is_free=True)])
     'larger than any node: it needs 64 cores and 512 MiB, the largest node has 4 cores and 2048 MiB'
@@ -156,7 +156,7 @@ def behind_others(group: str, shares: Shares) -> str:
 
 
 def waits_because(wish: JobNeeds, around: Surroundings) -> str:
-    """Return the first obstacle of the job.
+    """Return the first obstacle to the job.
 
     Obstacles that only a person can remove come before those that disappear on their own.
 
@@ -211,7 +211,7 @@ def _in_the_way(wish: JobNeeds, around: Surroundings) -> str:
 
 
 def _in_time(wish: JobNeeds, around: Surroundings, nodes: Sequence[NodeOutlook]) -> str:
-    """Return the obstacle of a job that fits on some node."""
+    """Return the obstacle to a job that fits on some node."""
     usable = [node for node in nodes if node.is_free]
     agents = around.agents_live + around.agents_pending
     turn = its_turn(wish.before)

@@ -275,8 +275,8 @@ def close_silent(
 ) -> bool:
     """Close a registered agent that the scheduler no longer knows, if the agent is silent.
 
-    Such an agent might still be running, so a live lease is left to end. The agent's token stays valid just long enough
-    for a late report. Return False, and change nothing, if the agent is not silent.
+    Such an agent might still be running, so a live lease is allowed to run out. The agent's token stays valid just long
+    enough for a late report. Return False, and change nothing, if the agent is not silent.
     """
     row = _lock_agent(db, name)
     if row.phase is not Phase.SILENT:

@@ -29,8 +29,8 @@ from gleaner.control.queue.transitions import LANE_OF_NEW, lock, make_transition
 from gleaner.control.states import Outcome, State, Transition
 
 AT_ONCE_S, SAVES_AT_ONCE = 5.0, 5
-"""A job that saves itself without its memory, and computes for less than this in this many attempts in a row, is
-held."""
+"""A job is held if it saves itself, without its memory, after less than this computing time in this many attempts in a
+row."""
 
 AttemptReport = Checkpointed | Saved | Completed | Returned | LogLines
 
@@ -285,9 +285,9 @@ def _try_again(db: Connection, row: Any, *, end: Mapping[str, object], now_s: fl
 
 
 def record_return(db: Connection, job: int, attempt: int, report: Returned, *, now_s: float) -> bool:
-    """Record that the attempt ended without a new checkpoint and without an exit of the workload.
+    """Record that the attempt ended without a new checkpoint and before the workload exited.
 
-    The job loses no retry. Return True if the report is new.
+    This costs the job no retry. Return True if the report is new.
     """
     row = lock(db, job)
     line = f"{report.why}: {report.detail}" if report.detail else str(report.why)
@@ -477,7 +477,7 @@ def record_checkpoint(db: Connection, job: int, attempt: int, report: Checkpoint
 
 
 def lose(db: Connection, agent: str, *, now_s: float, losses_until_held: int, detail: str) -> tuple[int, ...]:
-    """Take all running jobs from an agent that is gone, and return their ids. The jobs lose no retry.
+    """Take all running jobs from an agent that is gone, and return their ids. This costs the jobs no retry.
 
     A job is held if it was lost on `losses_until_held` different nodes and no event in between shows that it is sound,
     because the job itself might be killing the agents.
@@ -493,7 +493,7 @@ def lose(db: Connection, agent: str, *, now_s: float, losses_until_held: int, de
 
 
 def running_on(db: Connection, agent: str) -> list[Any]:
-    """Return the rows of the agent's jobs, locked.
+    """Lock the agent's jobs, and return their rows.
 
     The rows are locked in the order of their ids, so that two programs that lock many rows do not deadlock.
     """

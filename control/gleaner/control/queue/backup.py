@@ -42,7 +42,7 @@ class BackupFailed(QueueError):
 def back_up(engine: Engine, file: Path) -> int:
     """Write a copy of the database to a new file that only its owner can read. Return its size in bytes.
 
-    The copy shows the database at one instant, and control can be running. Raises `BackupFailed`, for example if the
+    The copy shows the database at one instant, and control can keep running. Raises `BackupFailed`, for example if the
     file already exists, or `OSError`.
     """
     if file.exists():

@@ -1,4 +1,4 @@
-"""The rules of a campaign: how many of its jobs run at once, how many must succeed first, and how many may fail.
+"""The rules of a campaign: how many of its jobs run at once, how many must succeed first, and how many can fail.
 
 The jobs whose turn has not come wait in closed lanes of the campaign, which a claim skips in one step. To open a job
 means to move it to the lane of new jobs, and the job stays open until it has ended. So no more jobs can run than are

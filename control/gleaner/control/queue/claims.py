@@ -49,7 +49,7 @@ from gleaner.control.states import State
 
 
 class _Head(NamedTuple):
-    """The first waiting job of a lane. Heads sort in the order in which the jobs of one submitter are claimed."""
+    """The first waiting job of a lane. Heads are sorted in the order in which the jobs of one submitter are claimed."""
 
     lowness: int
     is_new: bool
@@ -86,7 +86,7 @@ WITH RECURSIVE occupied(lane) AS (
     SELECT (SELECT min(job.lane) FROM job WHERE {WAITS} AND job.lane > occupied.lane)
     FROM occupied WHERE occupied.lane IS NOT NULL
 )"""  # noqa: S608  # only our own constants are in it
-"""The lanes with a waiting job, found by steps through the index of the waiting jobs. NULL marks the end.
+"""The lanes with a waiting job, found by stepping through the index of the waiting jobs. NULL marks the end.
 
 The lanes of campaigns whose jobs wait for their turn have numbers below 0."""
 
@@ -210,8 +210,8 @@ def _look() -> Select[*tuple[Any, ...]]:
 
 _LOOK = _look()
 """The query for the asking agent. It returns a row for each lane with work for the agent, or one row with an empty lane
-if there is no such lane. The lane with the first job of all, in the order between submitters, is opened by the same
-query, because most claims need no other. This lane has a row for each of its first jobs."""
+if there is no such lane. The query also opens the lane whose first job comes first in the order between submitters,
+because most claims need no other lane. This lane has a row for each of its first jobs."""
 
 
 def no_limits(_db: Connection, _groups: Collection[str]) -> Allowance:
@@ -235,9 +235,9 @@ def claim(
     recorded if `may_record` returns True. `limits` is called for the groups that have jobs here, and returns their
     allowance.
 
-    A silent agent receives no job until its next heartbeat has made it live. An agent that is to vacate receives none.
-    A node that is or was excluded receives at most one. Raises `NotFound` for an agent that was never submitted, and
-    `Conflict` for an agent that is not registered or has ended.
+    A silent agent receives no job until its next heartbeat has made it live. An agent that must vacate its node
+    receives none. A node that is or was excluded receives at most one. Raises `NotFound` for an agent that was never
+    submitted, and `Conflict` for an agent that is not registered or has ended.
     """
     wish = {"agent": agent, "cpus": ask.cpus, "memory_mib": ask.memory_mib, "most": ask.most}
     wish |= {"now_s": now_s, "left_s": ask.left_s}

@@ -60,7 +60,7 @@ def what_nodes_have(db: Connection) -> Mapping[str, frozenset[tuple[NeedKind, st
 
 
 def _kind(db: Connection, kind: NodeKind) -> int:
-    """Return the row of this kind. A new kind is first compared with all others."""
+    """Return the id of this kind. A new kind is first compared with all others."""
     columns = [kind.architecture, kind.family, kind.criu, sorted(kind.cpu_features)]
     digest = hashlib.sha256(json.dumps(columns).encode()).hexdigest()
     find = select(KIND.c.id).where(KIND.c.digest == digest)

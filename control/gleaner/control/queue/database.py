@@ -128,7 +128,7 @@ def transaction(engine: Engine) -> Generator[Connection]:
 
 @contextmanager
 def snapshot(engine: Engine) -> Generator[Connection]:
-    """Run one transaction that only reads, and sees the queue as it was at one instant."""
+    """Run one read-only transaction, which sees the queue as it was at one instant."""
     with _translated(engine), engine.connect() as db:
         if engine.dialect.name == "postgresql":
             db.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)

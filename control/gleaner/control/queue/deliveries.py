@@ -83,7 +83,7 @@ def take(db: Connection, agent: str, *, lease_s: float, most_failures: int, now_
 
 
 def record_end(db: Connection, report: DeliveryReport, *, agent: str, most_failures: int, now_s: float) -> None:
-    """Record the end of a try to deliver. A failed delivery is tried again after pauses that grow.
+    """Record that a try to deliver a result has ended. A failed delivery is tried again after pauses that grow.
 
     The delivery is given up after `most_failures`, or if another try would certainly fail. Raises `NotCurrent` if
     another try has begun since. A repeated report changes nothing.

@@ -21,7 +21,7 @@ from gleaner.control.states import State
 
 
 def use(db: Connection, group: str, contents: Sequence[str], *, now_s: float) -> dict[str, Any]:
-    """Return the rows of those of these inputs that the group has stored. They now count as used."""
+    """Return the rows of those inputs in `contents` that the group has stored. They now count as used."""
     mine = (INPUT.c.group == group) & INPUT.c.content.in_(contents)
     db.execute(update(INPUT).where(mine).values(used_s=now_s))
     return {row.content: row for row in db.execute(select(INPUT).where(mine))}
@@ -79,8 +79,8 @@ def record_fetched(
 ) -> StoredInput | None:
     """Let all jobs of this submission read the fetched input. Return it, or the one that was already recorded.
 
-    Return None if it is not in the storage yet. Raises `NotFound` if the job has no such input, and `Conflict` as `put`
-    does.
+    Return None if it is not in the storage yet. Raises `NotFound` if the job has no such input, and `Conflict` as
+    `uploads.reserve` does.
     """
     group, mine_of = job.group, select(SPEC.c.inputs).where(SPEC.c.id == job.spec).with_for_update()
     inputs: list[dict[str, Any]] = db.execute(mine_of).scalar_one() or []

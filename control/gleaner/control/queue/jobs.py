@@ -173,7 +173,8 @@ def add_spec(db: Connection, spec: JobSpec, taken: Sequence[Mapping[str, Any]] |
 
 
 def _add_runs(db: Connection, common: Mapping[str, Any], submission: Submission) -> None:
-    """Add a job for each run in one statement with one text, because a hundred thousand values take seconds to send.
+    """Add a job for each run in one statement with one text, because a hundred thousand values would take seconds to
+    send.
 
     The jobs' ids increase in the order of the runs.
     """
@@ -295,7 +296,7 @@ def spec_of(db: Connection, job: int) -> JobSpec:
 
 
 def memory_range_mib(db: Connection, job: int) -> tuple[int, int | None]:
-    """Return the job's memory, and the most that it can grow to. None means that its memory is fixed."""
+    """Return the job's memory, and the largest size to which it can grow. None means that its memory is fixed."""
     now = select(LANE.c.memory_mib).join(JOB, LANE.c.id == JOB.c.lane).where(JOB.c.id == job)
     return int(db.execute(now).scalar_one()), spec_of(db, job).most_memory_mib
 

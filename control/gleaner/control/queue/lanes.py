@@ -61,7 +61,8 @@ WOKEN_AT_ONCE = 100
 
 
 def barred_nodes(lane: Any, nodes: Iterable[str]) -> frozenset[str]:
-    """Return those of these nodes to which the lane's jobs are not offered, whatever folders and schemes they have."""
+    """Return the nodes, among these, to which the lane's jobs are not offered, whatever folders and schemes they
+    have."""
     here = frozenset(nodes)
     if lane.is_closed:
         return here

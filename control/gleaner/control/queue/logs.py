@@ -1,6 +1,6 @@
 """Logs: the lines that jobs have written in all their attempts.
 
-Each line belongs to an attempt and is numbered over the job's whole life. A restored process has already written the
+Each line belongs to an attempt and is numbered throughout the job's life. A restored process has already written the
 lines before its checkpoint. Therefore an attempt that continues from a checkpoint with n lines supersedes the lines
 numbered n and higher of earlier attempts. Superseded lines are kept, but not shown.
 

@@ -77,7 +77,8 @@ class DistrustedNode:
 
 
 def record_fault(db: Connection, node: str, *, now_s: float, faults_until_excluded: int) -> None:
-    """Record that an agent failed because of its node. After `faults_until_excluded` in a row, the node is excluded.
+    """Record that an agent failed because of its node. After `faults_until_excluded` such agents in a row, the node is
+    excluded.
 
     The count is kept, so after the exclusion a single further fault suffices.
     """

@@ -64,7 +64,7 @@ class Kept:
 
 
 KEEP_S = bindparam("keep_s", None, type_=Float)
-"""The time for which results are kept, or None if they stay."""
+"""The time for which results are kept, or None if they are kept indefinitely."""
 JOB_ROWS = (  # the columns of a job in a list
     select(
         JOB.c.id,
@@ -184,8 +184,8 @@ def waiting_before(db: Connection, job: int, *, at_most: int) -> int:
     """Return the approximate number of waiting jobs of its group that come before a waiting job. The count stops at
     `at_most`.
 
-    The order is that of a claim (see `claims`), as if the job were the next of its submitter. Each part of the count is
-    a range of the index of the waiting jobs, so no more rows are read than are counted.
+    The order is that of a claim (see `claims`), as if the job were its submitter's next. Each part of the count is a
+    range of the index of the waiting jobs, so no more rows are read than are counted.
     """
     mine = db.execute(select(JOB.c.group, JOB.c.submitter, JOB.c.state, JOB.c.priority).where(JOB.c.id == job)).one()
     same = LANE.c.submitter == mine.submitter

@@ -46,7 +46,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The numbers of jobs by their fate.
+    """The numbers of jobs, by what happened to them.
 
     `unknown` jobs were submitted after the backup, and only their archives remain.
     """

@@ -1,8 +1,8 @@
 """Migrations of running jobs: which jobs can be saved, which can migrate, and how a migration ends.
 
 Control tells the agent to save a job that migrates. Afterwards the job waits like any other, except that its possible
-nodes are restricted. The row of a migration exists from the request until the job runs again, or until no agent has
-taken the job in time.
+nodes are restricted. The row of a migration exists from the request until the job runs again, or until the time in
+which an agent could take it is over.
 """
 
 import math

@@ -75,7 +75,7 @@ _UNUSED = and_(
 def remove_old_rows(engine: Engine, writing: Writing, settings: Settings, now_s: float) -> None:
     """Remove, in one pass, all rows that are older than their retention time.
 
-    Raises `QueueError`. The next pass tries again to remove whatever failed.
+    Raises `QueueError`. The next pass tries again to remove the rows that are left.
     """
     removed: Counter[str] = Counter()
     try:

@@ -37,7 +37,7 @@ class SmallCache(Generic[K, V]):
         self._entries[key] = (self._clock(), fresh_s, value)
 
     def change(self, key: K, change: Callable[[V], V]) -> None:
-        """Replace a value, if there is one, by a changed value that becomes invalid at the same time."""
+        """Replace a value, if there is one, with a changed value that becomes invalid at the same time."""
         if key in self._entries:
             at_s, fresh_s, value = self._entries[key]
             self._entries[key] = (at_s, fresh_s, change(value))

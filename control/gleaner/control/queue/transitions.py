@@ -5,7 +5,7 @@ changed and is refused. A report is accepted only for the job's latest attempt, 
 merely assumed to be lost.
 
 PostgreSQL receives a transition (of the job, its attempt and the event) as one statement with data-modifying CTEs,
-because three statements would reduce the rate of completions to seven tenths. SQLite has no such CTEs and receives the
+because three statements would reduce the rate of completions by three tenths. SQLite has no such CTEs and receives the
 same statements one by one. A claim works in the same way, with three statements for any number of jobs.
 """
 
@@ -77,7 +77,7 @@ def _lane_of_new() -> ScalarSelect[int]:
 
 
 LANE_OF_NEW = _lane_of_new()
-"""The lane in which the job waits to start from its beginning. It has existed since the job's submission."""
+"""The lane in which the job waits to start from the beginning. It has existed since the job's submission."""
 
 
 def make_transition(
@@ -96,7 +96,7 @@ def make_transition(
     Return True if the job belongs to a campaign that counts the ends of its jobs (see `campaign_rules`).
 
     With `attempt`, the transition is a report. That attempt must be the latest, and must run or have been given up as
-    lost. `end` holds the columns of the attempt that the transition ends, and is used only with `attempt`.
+    lost. `end` contains the columns of the attempt that the transition ends, and is used only with `attempt`.
 
     Raises `NotFound`, `NotCurrent` or `TransitionRefused`.
     """

@@ -53,7 +53,7 @@ def reserve(
 
 
 def release(db: Connection, kind: Kind, group: str, content: str) -> None:
-    """End a reservation, because the content is now stored and counted itself, or was refused."""
+    """End a reservation, because the content has been stored and is now counted itself, or was refused."""
     db.execute(delete(UPLOAD).where(_is(kind, group, content)))
 
 

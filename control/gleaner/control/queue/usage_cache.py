@@ -43,7 +43,7 @@ class UsageCache:
         return replace(self._usage.get(None, lambda: group_usage(db), fresh_s=FRESH_S, rest=REST), rules=rules)
 
     def record_claims(self, assignments: Sequence[Assignment]) -> None:
-        """Record that these jobs run now."""
+        """Record that these jobs are now running."""
         cpus: Counter[str] = Counter()
         for job in assignments:
             cpus[job.group] += job.spec.cpus

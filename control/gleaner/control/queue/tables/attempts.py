@@ -91,8 +91,9 @@ class EventRecord(EventRow, QueueRecord, table=True):
     __tablename__ = "event"
     __table_args__ = (Index("event_of_job", "job", "id"),)
     id: int = Field(default=None, primary_key=True, sa_type=BIG_ID)
-    # There is no foreign key, because the job's row certainly exists. It is locked or was made in the same transaction,
-    # and is never deleted. Checking each key of a campaign of 100,000 jobs would take PostgreSQL a third of a second.
+    # There is no foreign key, because the job's row is known to exist. It is locked or was made in the same
+    # transaction, and is never deleted. Checking each key of a campaign of 100,000 jobs would take PostgreSQL a third
+    # of a second.
     job: int = Field(sa_type=BigInteger)
     attempt: int | None = None
     detail: str = Field(sa_type=StorableText)

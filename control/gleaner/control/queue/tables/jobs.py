@@ -44,7 +44,8 @@ class CampaignRecord(KnownCampaign, QueueRecord, table=True):
     open_jobs: int = 0  # The jobs that have left the waiting lane and have not ended.
     try_left: int = 0  # The number of jobs that must still succeed before the others are opened.
     try_unopened: int = 0  # The number of jobs to be tried first that have not been opened.
-    failures_left: int | None = None  # How many more can fail before the rest are held (below 0), or None for all.
+    # The number of jobs that can still fail, or None for all. Below 0, the remaining jobs are held.
+    failures_left: int | None = None
 
 
 class SubmissionKeyRecord(QueueRecord, table=True):
@@ -123,7 +124,7 @@ class LaneRecord(LaneKey, QueueRecord, table=True):
 
 
 class NeedKind(StrEnum):
-    """A kind of need of jobs that a node might not meet."""
+    """A kind of need that jobs have and a node might not meet."""
 
     MOUNT = "mount"
     FETCH = "fetch"

@@ -27,7 +27,8 @@ class WebSessionRecord(QueueRecord, table=True):
     __tablename__ = "web_session"
     __table_args__ = (CheckConstraint("role IN ('user', 'admin')", "people_only"),)
     hash: str = Field(primary_key=True)  # The hash of the code or, after the sign-in, of the session's own secret.
-    token: str  # The id of the token behind it. If it is "", munge identified the user, and requests are checked.
+    # The id of the token behind it, or "" if munge authenticated the user. In that case, each request is checked again.
+    token: str
     role: str
     name: str
     group: str | None = None
