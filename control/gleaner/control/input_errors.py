@@ -202,7 +202,7 @@ def unknown_key(key: str, allowed: Iterable[str]) -> str:
 
 
 def known_keys(model: type[BaseModel], path: Sequence[object]) -> Iterable[str]:
-    """Return the allowed keys in a table of the settings `model`, by the table's path.
+    """Return the allowed keys in a table of the settings `model`, given the table's path.
 
     >>> class Machine(BaseModel):
     ...     nodes: int

@@ -83,7 +83,7 @@ class Submission(Shape):
         return self.parameters.count if self.parameters is not None else len(self.indices or (None,))
 
     def runs(self) -> Iterator[tuple[int | None, dict[str, str] | None]]:
-        """Yield the index and the parameters of each job, each of them None if the job has none."""
+        """Yield the index and the parameters of each job. Either of them is None if the job has none."""
         if self.parameters is not None:
             return enumerate(self.parameters.each(), start=1)
         return ((index, None) for index in self.indices or (None,))

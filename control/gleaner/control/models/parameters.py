@@ -82,7 +82,7 @@ def misuse(job: JobSpec, columns: Mapping[str, Collection[str]]) -> tuple[str, s
     """Return the field whose placeholders are wrong, and the reason, or two empty texts.
 
     `columns` are the values of each parameter, with those of the index. The checks are as strict as those of agents,
-    which read the filled specification of each job.
+    which read the specification of each job with its placeholders filled in.
     """
     outputs, texts, field = job.outputs, _Texts(columns), "command"
     try:

@@ -8,7 +8,8 @@ The rules are those of OMFS (see below), which the simulator also implements. A 
   jobs.
 - A claim is a job that fits into the unused part of its owner's entitlement. It is released at the top of the
   scheduler's queue even if its victims cannot be preempted yet, because the scheduler then keeps the next free
-  processors for it. A claim that would not fit whichever jobs were preempted is held, and does not count for its owner.
+  processors for it. A claim that would not fit, no matter which jobs were preempted, is held and does not count for its
+  owner.
 - A job that the scheduler might not start yet even on idle nodes (because of a dependency, the next task of an array,
   or a limit) is released to find out. It counts for its owner, but no job is preempted for it until the scheduler lacks
   only room.
@@ -26,9 +27,9 @@ Checkpoint-Restart Preemption", 2021). Each owner is entitled to a part of the m
 need theirs, and returns it when they do. The rules have no memory, so only the jobs that are running or waiting now
 count.
 
-Section II of the paper gives the rules twice, in words and as Algorithm 1, and the two differ. This module follows the
-words. In the simulator, the listing is available as an option (`literal`), for study. These lines of the listing needed
-a decision:
+Section II of the paper gives the rules twice, in words and as Algorithm 1, and the two differ. Where they differ, this
+module follows the words. In the simulator, the listing is available as an option (`literal`), for study. These lines of
+the listing needed a decision:
 
 - Line 3 starts with no idle CPUs. An empty machine would stay empty, because no job ever ends in the listing. Here the
   caller passes the number of idle CPUs, and a replay starts with all CPUs idle.
@@ -46,10 +47,10 @@ a decision:
   "of entities utilizing more than their allotment". An owner that comes down to its entitlement while victims are
   chosen loses no further job.
 - Line 32, the order: the queue of running jobs "demotes jobs that have been running uninterruptedly for at least a
-  quantum", so those jobs come first. The paper leaves the rest of the order open. Next come the jobs whose loss takes
-  their owner least far below its entitlement, and then those of the lowest priority (line 11 compares priorities within
-  one user, this module across all users). Last comes the cost of vacating a job, which is the time of a save, or the
-  computing time that a kill loses.
+  quantum", so those jobs come first. The paper leaves the rest of the order open. The jobs whose loss takes their owner
+  least far below its entitlement come next, and then those of the lowest priority (line 11 compares priorities within
+  one user, this module across all users). The last criterion is the cost of vacating a job, which is the time of a save
+  or the computing time that a kill loses.
 - "Each job is allowed a quantum: a minimal running duration". With `protects`, no job is vacated within its quantum, so
   saves are bounded and a claim waits for at most a quantum. Without it, such jobs come last, and a claim never waits.
 - Line 31 stops as soon as enough CPUs are freed. Here a chosen job is spared again if the jobs chosen after it suffice.
@@ -201,8 +202,8 @@ def _take_claim(state: _State, job: WaitingJob) -> bool:
     """Decide on this job if it is a claim, and return True if any job is preempted for it.
 
     A claim starts on idle or coming room, on the room of its victims, or, if these cannot be preempted yet, on the next
-    room that falls free. It is promised its room, so nothing else needs to be kept for it. A job that would not fit
-    whichever jobs were preempted is held, because its owner's other jobs must not wait for it.
+    room that falls free. It is promised its room, so nothing else needs to be kept for it. A job that would not fit, no
+    matter which jobs were preempted, is held, because its owner's other jobs must not wait for it.
     """
     owner, view = state.owners[job.owner], state.view
     if not job.ready or job.job in state.decisions or not owner.is_claim(job.wish.cpus):
@@ -297,8 +298,8 @@ def _choose(
 
 
 def _ask_the_scheduler(state: _State, job: WaitingJob) -> None:
-    """Release a job that fits the entitlement but may wait for something other than room. No job is preempted for it
-    yet."""
+    """Release a job that fits into the entitlement but might be waiting for something other than room. No job is
+    preempted for it yet."""
     targets = None if job.released else targets_of(job.wish, state.free, {}, (), state.view.size)
     if targets is not None:
         _promise(state, needs_of(job.wish, targets, state.view.size))
@@ -475,9 +476,10 @@ def targets_of(
     """Return a node for each piece of the job, or None if the job cannot be placed.
 
     Nodes whose free and coming resources suffice come first, the fullest first, so that wide jobs find whole nodes
-    later. Next come the nodes that also need the first entry of `may_go`, then those that need the second entry as
-    well, and so on, in each group those with the most room first. The first entry of `may_go` contains the resources of
-    agents, one agent per node. Of its nodes, those that can take most of the missing pieces come first.
+    later. The next nodes are those that also need the first entry of `may_go`, then those that need the second entry as
+    well, and so on. Within each of these sets, the nodes with the most room come first. The first entry of `may_go`
+    contains the resources of agents, one agent per node. Of its nodes, those that can take most of the missing pieces
+    come first.
     """
     allowed = free.keys() if wish.nodes is None else free.keys() & set(wish.nodes)
     now = {node: free[node].plus(coming.get(node, NOTHING)) for node in allowed}

@@ -27,7 +27,7 @@ class ExpectedEnd:
 
 
 def poisson_interval(ended: int) -> tuple[float, float]:
-    """Return the 95 % confidence interval for the mean of a Poisson distribution of which one count is known.
+    """Return the 95 % confidence interval for the mean of a Poisson distribution, given one count.
 
     This is Byar's approximation of the exact interval (Breslow and Day, Statistical Methods in Cancer Research II,
     1987, p. 69). For counts of three or more, it differs from the exact interval by less than 3 %.

@@ -162,7 +162,7 @@ def of_attempts(attempts: Iterable[AttemptTime], *, step_s: int) -> dict[int, No
 
 
 class _Spread:
-    """Amounts per step, each of which is spread evenly over a period.
+    """The sums per step of amounts that are each spread evenly over a period.
 
     Ten thousand slices of an hour or more can end at the same instant. An amount therefore costs the same for any
     number of steps, because only its first and last step and the limits of the steps between them are stored.

@@ -49,7 +49,7 @@ def with_error(errors: Sequence[float], *, took_s: float, expected_s: float | No
 
 
 def remaining_weight(value: float, *, age_s: float, half_life_s: float) -> float:
-    """Return the remainder of a weight after `age_s`.
+    """Return what remains of a weight after `age_s` seconds.
 
     >>> remaining_weight(8.0, age_s=20, half_life_s=10)
     2.0

@@ -81,7 +81,7 @@ def memory_step(memory_mib: int, nodes: Collection[int] = ()) -> int:
     A claim examines each size of the waiting jobs, so jobs of nearly the same size count as one size.
 
     Powers of two, and other sizes with few digits, are steps. The memory of a node (`nodes`) and the part of it that
-    agents leave are also steps, so that a job that requests a whole node still fits on it.
+    agents leave for jobs are also steps, so that a job that requests a whole node still fits on it.
 
     >>> [memory_step(memory_mib) for memory_mib in (16, 500, 512, 513, 1536, 4000, 65_536)]
     [16, 512, 512, 576, 1536, 4096, 65536]

@@ -29,8 +29,8 @@ CANARY_S = 600.0
 EVIDENCE_S = 86_400.0
 """A failure that is older than this is no evidence against its node."""
 QUICK_S = 30.0
-"""A failure after less computing time might be the node's fault. A later failure can be the node's fault only if the
-job runs elsewhere afterwards."""
+"""A failure after less computing time than this might be the node's fault. A later failure can be the node's fault only
+if the job runs elsewhere afterwards."""
 STEADY_S = 120.0
 """A job runs well elsewhere if it has run there for this much longer than it took to fail here."""
 

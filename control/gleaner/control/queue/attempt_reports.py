@@ -29,8 +29,8 @@ from gleaner.control.queue.transitions import LANE_OF_NEW, lock, make_transition
 from gleaner.control.states import Outcome, State, Transition
 
 AT_ONCE_S, SAVES_AT_ONCE = 5.0, 5
-"""A job is held if it saves itself, without its memory, after less than this computing time in this many attempts in a
-row."""
+"""A job that saves itself without its memory is held after `SAVES_AT_ONCE` attempts in a row that compute less than
+`AT_ONCE_S`."""
 
 AttemptReport = Checkpointed | Saved | Completed | Returned | LogLines
 

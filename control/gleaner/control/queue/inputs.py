@@ -1,4 +1,4 @@
-"""The inputs that groups have stored, and which of them are still needed.
+"""The inputs that groups have stored, and the search for those that are still needed.
 
 A job keeps the names of its inputs and their places in the storage as they were at its submission. The place of an
 input from a URL is known once an agent has fetched it, and never changes afterwards. An input stays while an unended
@@ -21,7 +21,7 @@ from gleaner.control.states import State
 
 
 def use(db: Connection, group: str, contents: Sequence[str], *, now_s: float) -> dict[str, Any]:
-    """Return the rows of those inputs in `contents` that the group has stored. They now count as used."""
+    """Return the rows of the inputs in `contents` that the group has stored. They now count as used."""
     mine = (INPUT.c.group == group) & INPUT.c.content.in_(contents)
     db.execute(update(INPUT).where(mine).values(used_s=now_s))
     return {row.content: row for row in db.execute(select(INPUT).where(mine))}

@@ -204,7 +204,7 @@ def release(db: Connection, job: int, *, now_s: float, by: str = "") -> None:
 
 
 def _let_go(db: Connection, which: ColumnElement[bool]) -> bool:
-    """Release those of these jobs that are held. Return True if there were any."""
+    """Release the held jobs among these. Return True if there were any."""
     freed = {"held": False, "hold_reason": None, "sound_attempt": JOB.c.attempt}
     return db.execute(update(JOB).where(which, JOB.c.held).values(freed)).rowcount > 0
 

@@ -172,7 +172,7 @@ def read_all(db: Connection, job: int, first: int, limit: int) -> LogPage:
 
 
 def _page(db: Connection, rows: Select[int, str], limit: int) -> tuple[list[tuple[int, str]], bool]:
-    """Return the first numbers and lines, at most `limit` and `PAGE_BYTES`, and True if more lines follow."""
+    """Return the first lines with their numbers, up to `limit` lines or `PAGE_BYTES`, and True if more lines follow."""
     taken: list[tuple[int, str]] = []
     size_bytes = 0
     options = {"stream_results": True, "max_row_buffer": 10}  # so that the database sends little more than one page

@@ -451,7 +451,7 @@ def has_jobs(db: Connection) -> bool:
 
 
 def gone_agents(db: Connection, names: Collection[str], *, now_s: float) -> frozenset[str]:
-    """Return those of these agents that no longer write anything, because they have deregistered or their time is over.
+    """Return which of these agents no longer write anything, because they have deregistered or their time is over.
 
     An agent that the scheduler has forgotten might still run without contact with control until its planned end, and
     save checkpoints.

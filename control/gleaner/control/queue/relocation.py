@@ -55,7 +55,7 @@ def find_agents(db: Connection, scheduler_ids: Collection[str]) -> Mapping[str, 
 
 
 def unsavable(db: Connection, agent: str) -> Mapping[int, str]:
-    """Return those of the agent's jobs that are known to be unsavable, with the reason."""
+    """Return the agent's jobs that are known to be unsavable, each with the reason."""
     rows = (
         select(JOB.c.id, SAVES_NOTHING.label("saves_nothing"))
         .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)

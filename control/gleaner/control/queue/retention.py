@@ -167,7 +167,7 @@ def look_at_jobs(db: Connection, *, after: int, before_s: float, spent_s: float,
 
 
 def remove_results(db: Connection, which: ColumnElement[bool], *, removes_jobs: bool = False) -> int:
-    """Give up the results of those jobs that have ended, and with `removes_jobs` the jobs as well. Return their
+    """Give up the results of the selected jobs that have ended, and with `removes_jobs` also the jobs. Return their
     number."""
     ended = update(JOB).where(which, JOB.c.state == State.COMPLETE, ~_IS_DELIVERED)
     is_removed = true() if removes_jobs else JOB.c.is_removed
@@ -202,7 +202,8 @@ def _remove_jobs(db: Connection, which: ColumnElement[bool]) -> None:
 
 
 def remove_agents(db: Connection, names: Sequence[str], *, before_s: float) -> int:
-    """Remove those of these agents that still have no attempts, with their tokens. Return how many were removed."""
+    """Remove the agents with these names that still have no attempts, with their tokens. Return how many were
+    removed."""
     removed = delete(AGENT).where(AGENT.c.name.in_(names), _UNUSED).returning(AGENT.c.name)
     gone = db.execute(removed, {"before_s": before_s}).scalars().all()
     db.execute(delete(TOKEN).where(TOKEN.c.role == Role.AGENT, TOKEN.c.name.in_(gone)))
@@ -225,7 +226,7 @@ def remove_lines(db: Connection, jobs: deque[int], *, before_s: float) -> int:
 
 
 def remove_events(db: Connection, jobs: Sequence[int], *, before_s: float, at_most: int) -> int:
-    """Remove events of those of these jobs that ended before that time and do not run again. Return how many were
+    """Remove events of these jobs, as far as the jobs ended before that time and do not run again. Return how many were
     removed."""
     some = select(EVENT.c.id).join(JOB, JOB.c.id == EVENT.c.job).where(JOB.c.id.in_(jobs), _is_old(before_s))
     some = some.limit(at_most)

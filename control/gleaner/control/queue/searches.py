@@ -1,4 +1,4 @@
-"""Searches for jobs and campaigns, filtered, sorted and in pages."""
+"""Searches for jobs and campaigns, with filters, sorting and pages."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -169,7 +169,7 @@ class JobRecord(QueueRecord, table=True):
         CheckConstraint("attempt >= 0", "attempt_counts"),
         CheckConstraint("sound_attempt BETWEEN earlier_attempts AND attempt", "sound_was_made"),
         CheckConstraint("retries >= 0 AND failures BETWEEN 0 AND retries + 1", "failures_bounded"),
-        # In claim order within each lane, whose jobs are all new or all saved.
+        # This index is in claim order within each lane, whose jobs are all new or all saved.
         partial_index("job_waiting", "lane", text("state DESC"), text("priority DESC"), "id", where=WAITS),
         partial_index("job_on_agent", "agent", where="agent IS NOT NULL"),
         partial_index("job_in_campaign", "campaign", "index", unique=True, where="campaign IS NOT NULL"),
