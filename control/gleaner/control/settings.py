@@ -366,7 +366,7 @@ class LogSettings(_Table):
 
 
 class Quota(_Table):
-    """The limits of a group or a user. None: there is no limit."""
+    """The limits of a group or a user. None means that there is no limit."""
 
     jobs: int | None = Field(default=None, ge=0, le=MOST)
     """Jobs that have not ended."""

@@ -131,7 +131,7 @@ def indices(text: str) -> tuple[int, ...]:
 
 
 def self_save(text: str) -> dict[str, object]:
-    """Return, from an option, how a workload saves itself. Raises a `ValueError` that explains the mistake.
+    """Return how a workload saves itself, as an option describes it. Raises a `ValueError` that explains the mistake.
 
     >>> self_save("SIGUSR1:85"), self_save("SIGTERM")
     ({'signal': 'SIGUSR1', 'exit_code': 85}, {'signal': 'SIGTERM'})

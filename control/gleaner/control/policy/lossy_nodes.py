@@ -25,7 +25,7 @@ class SliceCounts:
 
     @property
     def lost_part(self) -> float:
-        """Return the fraction of the slices that was lost."""
+        """Return the fraction of the slices that were lost."""
         return self.lost / self.slices if self.slices else 0.0
 
 
