@@ -33,7 +33,8 @@ class TokenRequest(Shape):
     name: Name
     group: Name | None = None
     manager: Flag = False
-    """True for a user who is allowed to change all jobs of the group, and not only the user's own jobs."""
+    """True for a user who is allowed to change all jobs of the group, and not only those that the user has
+    submitted."""
     days: Annotated[int, Field(ge=1, le=36_500), NUMBER] | None = None
     """The days after which the token expires, or None if it does not expire."""
 
