@@ -62,8 +62,8 @@ def mean_time_between_losses_s(*, agents_s: float, losses: float, prior_s: float
 
     Losses are counted as a Poisson process over the agents' time. With a Gamma(1, `prior_s`) prior on its rate, the
     rate's posterior mean is (losses + 1) / (agents_s + prior_s) (Gelman et al., Bayesian Data Analysis, 3rd ed.,
-    section 2.6), as if one loss had been seen in an earlier period of `prior_s`. So without a loss the mean time grows
-    with the observed time, and one early loss does not reduce it to minutes.
+    section 2.6). This is as if one loss had been seen in an earlier period of `prior_s`. So without a loss, the mean
+    time grows with the observed time, and one early loss does not reduce it to minutes.
 
     >>> mean_time_between_losses_s(agents_s=0, losses=0, prior_s=1000)
     1000.0

@@ -109,7 +109,7 @@ def nodes_seen_since(db: Connection, since_s: float) -> frozenset[str]:
 def misfits(db: Connection, lanes: Sequence[Any], *, since_s: float | None = None) -> dict[int, frozenset[str]]:
     """Return, for each lane, the registered nodes on which its jobs cannot continue.
 
-    The folders of a node are unknown if it was last checked before `since_s`. Such a node counts as having all folders.
+    The folders of a node that was last checked before `since_s` are unknown. Such a node counts as having all folders.
     """
     has = what_nodes_have(db)
     nodes = db.execute(select(NODE.c.name, NODE.c.kind).where(NODE.c.kind.is_not(None))).all()
