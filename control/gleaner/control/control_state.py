@@ -1,8 +1,8 @@
 """The state of one control program, shared by its loops and the API.
 
 Each field has one writer, a loop of `daemon` (provisioning, leader, entitlements, shares), and the API only reads. A
-field is replaced as a whole and never changed in place, so a reader in another thread sees the old value or the new
-one. The exceptions are marked at the fields.
+field is replaced as a whole and never changed in place, so a reader in another thread sees either the old value or the
+new one. The exceptions are marked at the fields.
 """
 
 import secrets
@@ -34,24 +34,24 @@ from gleaner.control.slurm.accounted_month import AccountedMonth
 from gleaner.control.slurm.snapshot import Snapshot
 
 WEB_STEP = "web "
-"""The prefix of the names of the steps in the process of the people's port."""
+"""The prefix of the names of steps in the process that serves the people's port."""
 LATE_S = {"database": 8.0, "storage": 15.0}
-"""A check that takes longer than this has failed."""
+"""A check that takes longer than this counts as failed."""
 STORAGE_THREADS = 16
 MONTHS = 24
-"""The months of Slurm's accounting that are kept for a while."""
+"""The number of months of Slurm's accounting that are cached."""
 
 
 def seconds_since_boot() -> float:
     """Return the seconds since the machine's boot, including those in which it slept.
 
-    `time.monotonic` stands still while the machine sleeps, and another program may lead meanwhile.
+    `time.monotonic` stands still while the machine sleeps, although another program might lead during that time.
     """
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def provisioning_rules(rounds: RoundSettings) -> ProvisioningRules:
-    """Return the settings in the form that the policy takes."""
+    """Return the settings in the form that the policy expects."""
     return ProvisioningRules(
         length_s=rounds.length_s,
         origin_s=rounds.origin_s,
@@ -67,8 +67,8 @@ class LoopFaults:
     """The loops of `daemon` that failed because of a bug. Each loop's thread changes its own entries in place.
 
     `rounds` counts each loop's failed rounds since control started. `worked_s` contains the instant, on `steady_clock`,
-    of the last successful round of each loop, or of its very first round. A loop that does nothing while another
-    program leads is not included.
+    of the last successful round of each loop, or of its first round. A loop that does nothing while another program
+    leads is not included.
     """
 
     rounds: Counter[str] = field(default_factory=Counter[str])
@@ -76,9 +76,9 @@ class LoopFaults:
     every_s: dict[str, float] = field(default_factory=dict[str, float])
     """The pause between two rounds of each loop in `worked_s`."""
     failing: dict[str, str] = field(default_factory=dict[str, str])
-    """The reason of the last round of each loop whose last round failed."""
+    """For each loop whose last round failed, the reason."""
     troubles: dict[str, str] = field(default_factory=dict[str, str])
-    """The failure of the database, Slurm or the storage that each loop met in its last round, if any."""
+    """The failure of the database, Slurm or the storage that each loop encountered in its last round, if any."""
 
     @property
     def now(self) -> tuple[str, ...]:
@@ -93,30 +93,30 @@ class LoopFaults:
         return is_news
 
     def forget(self, step: str) -> bool:
-        """Record that a round was successful. Return True if the previous one had failed."""
+        """Record that a round was successful. Return True if the previous round had failed."""
         return self.failing.pop(step, None) is not None
 
 
 @dataclass(slots=True)
 class ControlState:
-    """The facts of this control program: its settings and connections, and the answers to its last poll."""
+    """The facts about this control program: its settings and connections, and the answers to its last poll."""
 
     settings: Settings
     engine: Engine
     storage: FolderStorage
     follows: bool = False
-    """True in the process of the people's port. It has no loops, knows only the facts in the leader's view
-    (`control_view`), and writes while any program leads."""
+    """True in the process that serves the people's port. This process has no loops, knows only the facts in the
+    leader's view (`control_view`), and writes while any program leads."""
     leads_until_s: float = 0.0
     """The instant, on `steady_clock`, until which this program can write to the queue and call the scheduler. Any loop
     that finds in the database that another program leads also sets this field to 0."""
     term: Term | None = None
-    """The present or last term of this program. None if it leads without a competing program, as in tests."""
+    """The current or last term of this program, or None if it leads without a competing program, as in tests."""
     has_leader: bool = False
     """True if a control program led at this program's last check of the database (`own_checks`)."""
     cluster: Snapshot | None = None
-    """The agents' partition at the last successful poll, see `agents_view`. Its `read_s` shows its age. None before the
-    first."""
+    """The agents' partition at the last successful poll (see `agents_view`), or None before the first. Its `read_s`
+    shows its age."""
     problem: str = ""
     """The reason, in one line, why the last poll or submission failed, or "" if neither failed."""
     entitlements: EntitlementsStatus = field(default_factory=EntitlementsStatus)
@@ -130,8 +130,8 @@ class ControlState:
     """The slices of the last day on each node. A cache that the threads for people change in place."""
     wrong_clocks: Mapping[str, float] = field(default_factory=dict[str, float])
     """For each node with a wrong clock, the seconds by which it is ahead of control's. The threads for agents replace
-    the field, and so does provisioning, which removes nodes that are gone. If both do so at once, one change may be
-    lost until the next heartbeat of its agent."""
+    the field, and so does provisioning, which removes nodes that are gone. If both do so at the same time, one change
+    might be lost until the next heartbeat of its agent."""
     stored: Stored = field(default_factory=Stored)
     """A cache that the threads for agents and users change in place."""
     storage_number: StorageNumber = field(default_factory=StorageNumber)
@@ -146,11 +146,11 @@ class ControlState:
     accounted: SmallCache[float, AccountedMonth] = field(init=False)
     """A cache that the threads for admins change in place."""
     quotas: QuotaRules = field(init=False)
-    """The quotas of each group and user, by the settings."""
+    """The quotas of each group and user, according to the settings."""
     started_s: float = field(init=False)
-    """The start of this program by `clock`; the settings were read just before."""
+    """The time at which this program started, by `clock`. The settings were read just before."""
     began_s: float = field(init=False)
-    """The start of this program by `steady_clock`."""
+    """The time at which this program started, by `steady_clock`."""
     clock: Callable[[], float] = time.time
     """The time in seconds since the epoch. Tests replace it."""
     random_bytes: Callable[[int], bytes] = secrets.token_bytes
@@ -196,14 +196,14 @@ class ControlState:
         return rules if self.slurm_shares is None else replace(rules, entitled=self.slurm_shares)
 
     def allowed(self, db: Connection, groups: Collection[str]) -> Allowance:
-        """Return what these groups and their users can still start.
+        """Return the allowance of these groups and their users for a claim.
 
-        Claims of a limited group wait for each other until the transaction's end.
+        Claims of a limited group wait for each other until the transaction ends.
         """
         return allowance(db, self.quotas, groups, lambda: self.stored.bytes_by_owner(db))
 
     def foreseen(self, db: Connection, groups: Collection[str]) -> Allowance:
-        """Return what these groups and their users can still start, for a plan that starts nothing.
+        """Return the allowance of these groups and their users for a plan, which starts no job.
 
         No row is locked.
         """
@@ -213,15 +213,16 @@ class ControlState:
     def is_leader(self) -> bool:
         """Return True if this program leads now.
 
-        It becomes False by itself, even while a call to the database hangs.
+        It becomes False on its own after `leads_until_s`, even while a call to the database hangs.
         """
         return self.steady_clock() < self.leads_until_s
 
     @contextmanager
     def writing(self, *, alone: bool = False) -> Generator[Connection]:
-        """Yield one transaction under the leader's term. No other program begins to lead before it has ended.
+        """Yield a transaction under the leader's term. No other program can begin to lead until the transaction has
+        ended.
 
-        With `alone`, it excludes all other transactions that write. Raises `NotLeading`.
+        With `alone`, the transaction excludes all others that write. Raises `NotLeading`.
         """
         term = self.current_term()
         with transaction(self.engine) as db:

@@ -18,7 +18,8 @@ TABLES: dict[str, type[BaseModel]] = {
 
 
 def load_settings() -> Settings:
-    """Return the effective settings. Raises `InputError` that names file or variable, key and the expected value."""
+    """Return the effective settings. Raises an `InputError` that names the file or variable, the key and the expected
+    value."""
     file = settings_file()
     variables = settings_variables(os.environ)
     for (table, _key), variable in variables.items():

@@ -30,7 +30,7 @@ def expanded(short: str) -> list[str]:
 
 
 def chosen(words: Sequence[str], *, at_most: int) -> tuple[str, ...]:
-    """Return the nodes that a person has named, each once. Raises `ValueError`, in one line.
+    """Return the nodes that a person has named, each listed once. Raises a `ValueError` with a message of one line.
 
     >>> chosen(["node[1-2]", "node2,login"], at_most=10)
     ('node1', 'node2', 'login')
@@ -60,7 +60,7 @@ def _span(span: str) -> range:
 
 
 def _words(short: str) -> list[str]:
-    """Return the words of the list, which are separated by the commas outside of brackets."""
+    """Return the words of the list, which are separated by the commas outside brackets."""
     return [word for word in re.split(r",(?![^\[]*\])", short) if word]
 
 

@@ -1,4 +1,4 @@
-"""Mistakes in users' input, each in one line with the place, the expected and the actual value.
+"""Mistakes in users' input, each reported in one line with the place, the expected value and the actual one.
 
 Settings, scenarios, campaign files and options use this module for all their error messages.
 """
@@ -48,7 +48,7 @@ class TomlFile:
 
 
 def read_text(path: Path, *, missing: str, unreadable: str) -> str:
-    """Return the text of a file with its original line ends. Raises `InputError` that names the file.
+    """Return the text of a file with its original line ends. Raises an `InputError` that names the file.
 
     `missing` follows the name of a file that does not exist, and `unreadable` the reason why a file cannot be read.
     """
@@ -63,7 +63,7 @@ def read_text(path: Path, *, missing: str, unreadable: str) -> str:
 
 
 def read_toml(path: Path | None, *, missing: str, unreadable: str = "") -> TomlFile:
-    """Return a TOML file, or an empty one for None. Raises `InputError` that names the file."""
+    """Return a TOML file, or an empty one for None. Raises an `InputError` that names the file."""
     if path is None:
         return TomlFile(None, "", {})
     text = read_text(path, missing=missing, unreadable=unreadable)
@@ -202,7 +202,7 @@ def unknown_key(key: str, allowed: Iterable[str]) -> str:
 
 
 def known_keys(model: type[BaseModel], path: Sequence[object]) -> Iterable[str]:
-    """Return the allowed keys in a table of the settings `model`, by the table's path.
+    """Return the allowed keys in a table of the settings `model`, given the table's path.
 
     >>> class Machine(BaseModel):
     ...     nodes: int
@@ -212,7 +212,7 @@ def known_keys(model: type[BaseModel], path: Sequence[object]) -> Iterable[str]:
     (['machines'], ['nodes'])
     """
     for part in path:
-        field = model.model_fields.get(str(part))  # None for the key of a map, or a number, whose field came before
+        field = model.model_fields.get(str(part))  # None for a map's key or a number, whose field came before
         model = model if field is None else _model_in(field.annotation) or model
     return model.model_fields
 

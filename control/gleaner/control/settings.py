@@ -136,7 +136,7 @@ class RoundSettings(_Table):
 
     @property
     def longest_s(self) -> float:
-        """Return the longest time that a job can be sure to have on one agent, which may start a tenth of a round
+        """Return the longest time that a job can be sure to have on one agent, which might start a tenth of a round
         late."""
         return 0.9 * self.length_s - self.agent_needs_s
 
@@ -157,7 +157,7 @@ class RateSettings(_Table):
 
     @property
     def rules(self) -> RateRules:
-        """Return the settings in the form that a decision takes."""
+        """Return the settings in the form that a decision needs."""
         return RateRules(self.half_life_days * DAY_S, self.assumed_mtbf_days * DAY_S)
 
 
@@ -208,7 +208,7 @@ class GroupSettings(_Table):
 
     @property
     def rules(self) -> ShareRules:
-        """Return the settings in the form that a decision takes."""
+        """Return the settings in the form that a decision needs."""
         return ShareRules(self.entitled, self.multiplier, self.others == "equal")
 
 
@@ -368,7 +368,7 @@ class LogSettings(_Table):
 
 
 class Quota(_Table):
-    """The limits of a group or a user. None: there is no limit."""
+    """The limits of a group or a user. None means that there is no limit."""
 
     jobs: int | None = Field(default=None, ge=0, le=MOST)
     """Jobs that have not ended."""
@@ -379,7 +379,7 @@ class Quota(_Table):
     begun continue."""
 
     def limits(self, *, is_of_user: bool = False) -> tuple[Limit, ...]:
-        """Return the quota in the form that a decision takes."""
+        """Return the quota in the form that a decision needs."""
         stored_bytes = None if self.stored_gib is None else int(self.stored_gib * GIB)
         most = {Quantity.JOBS: self.jobs, Quantity.CORES: self.cores, Quantity.STORED: stored_bytes}
         return tuple(Limit(of, limit, is_of_user) for of, limit in most.items() if limit is not None)
@@ -401,7 +401,7 @@ class GroupQuota(Quota):
 
     @property
     def all_limits(self) -> tuple[Limit, ...]:
-        """Return the quotas in the form that a decision takes."""
+        """Return the quotas in the form that a decision needs."""
         sizes = () if self.sizes is None else (Limit(Quantity.SIZES, self.sizes),)
         return (*self.limits(), *self.user.limits(is_of_user=True), *sizes)
 
@@ -415,7 +415,7 @@ class QuotaSettings(_Table):
 
     @property
     def rules(self) -> QuotaRules:
-        """Return the quotas in the form that a decision takes."""
+        """Return the quotas in the form that a decision needs."""
         groups = {name: quota.all_limits for name, quota in self.group.items()}
         return QuotaRules(self.default.all_limits, groups)
 
@@ -426,12 +426,12 @@ class _StoreSettings(_Table):
 
     @property
     def largest_bytes(self) -> int:
-        """Return the size of one thing, in bytes."""
+        """Return the largest size of one image or input, in bytes."""
         return int(self.largest_gib * GIB)
 
     @property
     def group_bytes(self) -> int:
-        """Return the size of all things of a group, in bytes."""
+        """Return the largest size of all images or inputs of a group, in bytes."""
         return int(self.group_gib * GIB)
 
 
@@ -491,7 +491,7 @@ class InputSettings(_StoreSettings):
 
     @property
     def fetch_rules(self) -> FetchRules:
-        """Return the settings in the form that an agent takes."""
+        """Return the settings in the form that an agent needs."""
         return FetchRules(
             allowed=self.urls, largest_bytes=self.largest_bytes, total_s=self.fetch_s, silent_s=self.silent_s
         )

@@ -1,6 +1,6 @@
 """The life of a job: its four states, its three outcomes, and every transition between the states.
 
-This module contains no table and no HTTP. `queue.transitions` uses it to guard its SQL, the tests use it to walk
+This module contains no tables and no HTTP. `queue.transitions` uses it to guard its SQL, the tests use it to walk
 through all states, and the picture in the docs is drawn from it. A transition that is missing here cannot happen.
 """
 
@@ -34,17 +34,17 @@ class Transition(Enum):
 
     `SAVE`, `SUCCEED`, `FAIL`, `RETRY` and `CHECKPOINT_TO_SAVED` can leave a waiting state, because an attempt that was
     given up as lost stays the current attempt until the next claim. Until then its report counts, however late it
-    comes. `queue.transitions` accepts only such an attempt. An older attempt is refused in every state.
+    arrives. `queue.transitions` accepts only such an attempt. An older attempt is refused in every state.
     """
 
     CLAIM = (WAITING, State.RUNNING)
-    """An agent takes the job; a new attempt begins."""
+    """An agent takes the job, and a new attempt begins."""
     SAVE = (WAITING | {State.RUNNING}, State.SAVED)
     """The attempt ended with a complete checkpoint."""
     CHECKPOINT = ({State.RUNNING}, State.RUNNING)
     """The attempt published a complete checkpoint and continues."""
     CHECKPOINT_TO_SAVED = (WAITING, State.SAVED)
-    """An attempt that was given up as lost published a complete checkpoint. It stays given up until it reports
+    """An attempt that was given up as lost published a complete checkpoint. The attempt stays given up until it reports
     again."""
     SUCCEED = (WAITING | {State.RUNNING}, State.COMPLETE)
     """The workload exited with 0."""
@@ -63,7 +63,7 @@ class Transition(Enum):
     CANCEL = ({State.NEW, State.RUNNING, State.SAVED}, State.COMPLETE)
     """The job was cancelled by its owner or by another user with the right to do so."""
     RERUN = ({State.COMPLETE}, State.NEW)
-    """A user runs the job again, which has failed or was cancelled. It starts from its beginning."""
+    """A user runs a job again that has failed or was cancelled. The job starts from its beginning."""
 
     def __new__(cls, *_transition: object) -> Self:
         """Create a member with a number as its value.

@@ -1,7 +1,8 @@
-"""Campaign files and the options of `glean submit`, made into a submission.
+"""The translation of campaign files and of the options of `glean submit` into a submission.
 
-Every value keeps the place where it was written, so that a complaint can name the line or the option. Texts are taken
-as they are written (`--seed 007` stays `007`, and `no` is not `False`): YAML's own guesses are not used.
+Every value is kept with the place where it was written, so that an error message can name the line or the option. Texts
+are used as they are written (`--seed 007` stays `007`, and `no` is not `False`), because YAML's own guesses at types
+are not used.
 """
 
 import re
@@ -30,9 +31,9 @@ TEXTS = frozenset({"name", "image", "group", "max_failures"})
 NUMBERS = frozenset({"cpus", "memory_mib", "nodes", "priority", "retries", "max_running", "try_first"})
 CODES = frozenset({"retry_on", "never_retry_on"})
 DURATIONS = {"compute_limit": "compute_limit_s", "needs_at_least": "needs_at_least_s", "silent_limit": "silent_limit_s"}
-"""The keys that take a duration, and the names under which control takes it, in seconds."""
+"""The keys that take a duration, and the names under which control receives it in seconds."""
 RENAMED = DURATIONS | {"disk": "disk_mib"}
-"""The keys whose value control takes under another name, which has the unit."""
+"""The keys whose value control receives under another name, which includes the unit."""
 KEYS = (
     TEXTS
     | NUMBERS
@@ -48,8 +49,8 @@ OPTIONS_OF_OUTPUTS = {"keep": "keep", "deliver_to": "to"}
 
 
 def read(path: Path) -> dict[str, Given]:
-    """Return the keys of a campaign file with their values. Raises `InputError` that names the line."""
-    with suppress(OSError):  # `read_text` says it
+    """Return the keys of a campaign file with their values. Raises an `InputError` that names the line."""
+    with suppress(OSError):  # `read_text` reports it
         if path.stat().st_size > MOST_BYTES:
             raise InputError(f"{path} is larger than 4 MiB; is it a campaign file?")
     text = read_text(
@@ -61,14 +62,14 @@ def read(path: Path) -> dict[str, Given]:
 
 
 def parse(text: str, name: str) -> dict[str, Given]:
-    """Return the keys of a campaign file's text with their values. Complaints call the file `name`."""
+    """Return the keys of a campaign file's text with their values. Error messages call the file `name`."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = at_line(name, mark.line + 1) if mark else name
         raise InputError(f"{where}: not valid YAML: {error.problem}") from None
-    except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:  # PyYAML lets Python's own pass
+    except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:  # PyYAML lets Python's own errors pass
         raise InputError(f"{name}: not valid YAML: {error}") from None
     if not isinstance(root, yaml.MappingNode):
         raise InputError(f"{name}: must hold keys with values, for example `image: pythia`")
@@ -95,7 +96,7 @@ def parse(text: str, name: str) -> dict[str, Given]:
 
 
 def at_once(text: str) -> tuple[str, int | None]:
-    """Return the indices of an array, and how many of its jobs run at once, which stands after %.
+    """Return the indices of an array, and the number of its jobs that can run at once, which is written after %.
 
     >>> at_once("1-5000%200"), at_once("1-5")
     (('1-5000', 200), ('1-5', None))
@@ -107,7 +108,7 @@ def at_once(text: str) -> tuple[str, int | None]:
 
 
 def indices(text: str) -> tuple[int, ...]:
-    """Return the indices of an array as Slurm writes it. Raises `ValueError` with the mistake in them.
+    """Return the indices of an array in Slurm's notation. Raises a `ValueError` that explains the mistake.
 
     >>> indices("0-2,10-20:5")
     (0, 1, 2, 10, 15, 20)
@@ -130,7 +131,7 @@ def indices(text: str) -> tuple[int, ...]:
 
 
 def self_save(text: str) -> dict[str, object]:
-    """Return a workload's way to save itself, from an option. Raises `ValueError` with the mistake.
+    """Return how a workload saves itself, as an option describes it. Raises a `ValueError` that explains the mistake.
 
     >>> self_save("SIGUSR1:85"), self_save("SIGTERM")
     ({'signal': 'SIGUSR1', 'exit_code': 85}, {'signal': 'SIGTERM'})
@@ -145,7 +146,7 @@ def self_save(text: str) -> dict[str, object]:
 
 
 def exit_codes(text: str) -> tuple[int, ...]:
-    """Return exit codes, from an option. Raises `ValueError` with the mistake.
+    """Return the exit codes that an option names. Raises a `ValueError` that explains the mistake.
 
     >>> exit_codes("75,137")
     (75, 137)
@@ -156,7 +157,7 @@ def exit_codes(text: str) -> tuple[int, ...]:
 
 
 def default_name(image: str) -> str:
-    """Return the name of a job that was given none: the last part of the container image's name, without the tag.
+    """Return the default name of a job, which is the last part of the container image's name, without the tag.
 
     >>> default_name("registry.example.org:5000/hep/pythia:8.3")
     'pythia'
@@ -166,7 +167,7 @@ def default_name(image: str) -> str:
 
 
 def submission(given: Mapping[str, Given]) -> Submission:
-    """Return the submission for control. Raises `InputError` that names the place of the first wrong value."""
+    """Return the submission for control. Raises an `InputError` that names the place of the first wrong value."""
     values = {RENAMED.get(key, key): value.value for key, value in given.items()}
     if isinstance(memory := values.get("memory_mib"), tuple):
         values["memory_mib"], values["most_memory_mib"] = memory
@@ -204,7 +205,8 @@ def submission(given: Mapping[str, Given]) -> Submission:
 
 
 def as_submitted(spec: JobSpec) -> str:
-    """Return the keys of a campaign file for such jobs. Its inputs have digests, because control knows no paths."""
+    """Return the keys of a campaign file for such jobs. Its inputs have digests, because control does not know the
+    paths."""
     units = {name: (key, "s" if key in DURATIONS else "M") for key, name in RENAMED.items()}
     written: dict[str, object] = {}
     for name, value in spec.model_dump(mode="json", exclude_defaults=True).items():
@@ -330,7 +332,7 @@ def _grid(node: yaml.Node, name: str, where: str) -> dict[str, object]:
 
 
 def _column(node: yaml.Node, where: str, name: str, what: str) -> tuple[str, ...]:
-    """Return the values of a parameter: those of a list, of a range like 1-50, or a single one."""
+    """Return the values of a parameter: those of a list, of a range like 1-50, or a single value."""
     if isinstance(node, yaml.SequenceNode):
         return tuple(_text(item, _place(name, item), f"a value of {what}") for item in node.value)
     written = _text(node, where, what)
@@ -395,7 +397,7 @@ def _indices(node: yaml.Node, name: str, where: str) -> tuple[int, ...]:
 
 
 def _without_twins(found: Iterable[int]) -> tuple[int, ...]:
-    """Return the indices. Raises `ValueError` if one is there twice: its job would be computed twice."""
+    """Return the indices. Raises `ValueError` if an index occurs twice, because its job would be computed twice."""
     seen: dict[int, None] = {}
     for index in found:
         if index in seen:

@@ -1,4 +1,4 @@
-"""A value that somebody gave, and where."""
+"""A value that a user wrote, and the place where it was written."""
 
 from dataclasses import dataclass
 

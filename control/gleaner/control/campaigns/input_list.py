@@ -1,7 +1,7 @@
 """The `inputs` of a campaign file: the local files and folders that jobs read, and URLs.
 
-A file is on the machine of who submits. `glean submit` sends it and puts an `InputSpec` in its place; nobody else can.
-A URL is fetched by the agents.
+A local file is on the submitter's machine, so only `glean submit` can send it and put an `InputSpec` in its place. URLs
+are fetched by the agents.
 """
 
 import re
@@ -18,7 +18,7 @@ KEYS = frozenset({"from", "to", "copy", "url", "sha256"})
 
 @dataclass(frozen=True, slots=True)
 class LocalInput:
-    """A file or folder of this machine that is to be an input."""
+    """A file or folder on this machine that becomes an input."""
 
     source: str
     """Its path, relative to the campaign file's folder."""
@@ -30,7 +30,7 @@ class LocalInput:
 
 
 def parsed(keys: dict[str, str], where: str) -> LocalInput | UrlInputSpec:
-    """Return the input that these keys say. Raises `ValueError` with the mistake.
+    """Return the input that these keys describe. Raises a `ValueError` that explains the mistake.
 
     >>> parsed({"from": "https://data.example.org/pub/events.lhe"}, "here").name
     'events.lhe'

@@ -1,7 +1,7 @@
-"""Files with a campaign's parameters: a table in CSV, objects in JSON lines, or plain lines; one row is one job.
+"""Files with a campaign's parameters, as a table in CSV, objects in JSON lines, or plain lines. Each row is a job.
 
-They are on the machine of who submits: `glean submit` reads them there, and the web page gets their text. Values stay
-as they are written.
+The files are on the submitter's machine. `glean submit` reads them there, and the web page receives their text. Values
+stay as they are written.
 """
 
 import csv
@@ -18,23 +18,24 @@ from gleaner.control.models.parameters import MOST_JOBS
 
 MOST_BYTES = 6 * 1024 * 1024
 LINE = "line"
-"""The parameter that a plain line is the value of."""
+"""The parameter whose value is a plain line."""
 _Row = Sequence[tuple[str, str]]
 Reader = Callable[[str, str], tuple[str, str]]
-"""It returns the name and the text of a file, from its path and the place that names it. It raises `InputError`."""
+"""A function that returns the name and the text of a file, given its path and the place that names it. It raises
+`InputError`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowsFile:
-    """A file of which each row is a job."""
+    """A file in which each row is a job."""
 
     path: str
-    """Relative to the campaign file's folder."""
+    """The file's path, relative to the campaign file's folder."""
     is_lines: bool
 
 
 def read_rows(given: Mapping[str, Given], read: Reader) -> dict[str, Given]:
-    """Return what a campaign file gives, with the rows in place of the files that hold them. Raises `InputError`."""
+    """Return the keys of a campaign file, with rows in place of the files that contain them. Raises `InputError`."""
     rest = dict(given)
     files = {
         key: rest.pop(key) for key in ("parameters", "lines") if key in given and isinstance(given[key].value, RowsFile)
@@ -130,7 +131,7 @@ def _json_rows(text: str, name: str) -> Iterator[tuple[int, _Row]]:
 
 
 class _Pairs(list[Any]):
-    """The keys and values of a JSON object in the order in which they are written, also a key that is there twice."""
+    """The keys and values of a JSON object in the order in which they are written, including repeated keys."""
 
 
 def _text(value: object, what: str) -> str:

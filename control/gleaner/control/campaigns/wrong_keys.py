@@ -1,4 +1,5 @@
-"""Keys that people know from other systems and that a campaign file does not have: a line each that says what to do."""
+"""Keys that people know from other systems but campaign files do not have, each with a line about what to do
+instead."""
 
 _MEMORY = "use memory_mib, as in memory_mib: 4G, or memory_mib: 512..4096 for a job that may need more"
 _GPUS = "Gleaner gives no GPUs to jobs yet; leave it out, and ask for cores with cpus"
@@ -11,7 +12,7 @@ OPTIONS = {
     "environment": "--env", "indices": "--array", "memory_mib": "--memory-mib", "mounts": "--mount",
     "outputs": "--keep", "retries": "--retries",
 }  # fmt: skip
-"""By key, the option of `glean submit` that does the same."""
+"""For each key, the option of `glean submit` that has the same effect."""
 
 INSTEAD = {
     "after": "no job waits for another; submit the later ones with hold: true, and release them after `glean wait`",

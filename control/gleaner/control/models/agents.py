@@ -26,7 +26,7 @@ class KnownAgent(Reply):
     submitted_s: float
     registered_s: float | None
     ended_s: float | None
-    """The time at which the agent was done, as it reported."""
+    """The time at which the agent ended, as it reported."""
     reason: str
 
 

@@ -1,6 +1,7 @@
 """The common parts of the API's models: base classes, names and numbers, and the body of an error.
 
-Times are seconds since the epoch, durations seconds, memory MiB. Agents have their own models in `agent.messages`.
+Times are in seconds since the epoch, durations in seconds, and memory in MiB. Agents have their own models in
+`agent.messages`.
 """
 
 from typing import TypeVar

@@ -46,7 +46,8 @@ class JobCounts(Reply):
 
 
 class CampaignStatus(JobCounts):
-    """The number of jobs in each state, of a campaign or (`campaign` None) of all that the caller is allowed to see."""
+    """The number of jobs in each state, in one campaign or, if `campaign` is None, among all that the caller can
+    see."""
 
     campaign: int | None
 
@@ -59,7 +60,7 @@ class CampaignRow(KnownCampaign, JobCounts):
     """The end of its last job, or None while a job has not ended."""
     result_bytes: int = 0
     kept_until_s: float | None = None
-    """The time until which all its results are kept. None: it has none, or they are kept until somebody removes
+    """The time until which all its results are kept, or None if it has none or they are kept until a user removes
     them."""
 
 
@@ -89,13 +90,13 @@ class CampaignDetail(CampaignRow):
     """The index and the parameters of the first job."""
     last_job: dict[str, str]
     max_running: int | None
-    """The number of jobs that run at once, or None for all."""
+    """The number of jobs that can run at the same time, or None for all."""
     try_left: int
     """The number of jobs that must still succeed before the others start."""
     failures_left: int | None
-    """The number of jobs that may still fail before the rest is held, or None for all."""
+    """The number of jobs that can still fail before the rest are held, or None for all."""
     causes: tuple[FailureCause, ...]
     """The causes of the failed jobs, the most frequent first."""
     lost_slices: int
     use: ReportRow | None
-    """The slices that have ended, and their core hours. None: no slice has ended."""
+    """The slices that have ended, and their core hours, or None if no slice has ended."""

@@ -19,18 +19,18 @@ class DecisionKind(StrEnum):
 class DecisionRow(Reply):
     """One decision about jobs: the input of a policy and its answer.
 
-    `given` contains the whole input, including that of other groups: their cores, and the numbers and sizes of their
-    jobs.
+    `given` contains the whole input, including data of other groups, such as their cores and the numbers and sizes of
+    their jobs.
     """
 
     id: int
     at_s: float
     kind: str
-    """start, victim, hold or migrate."""
+    """One of `start`, `victim`, `hold` and `migrate`."""
     policy: str
     acted: bool
     """False for a dry run, in which the decision was not carried out."""
     subjects: tuple[str, ...]
-    """The jobs that the decision concerns: `job 7` of the queue, `slurm 4711` of the scheduler."""
+    """The jobs that the decision concerns, such as `job 7` of the queue or `slurm 4711` of the scheduler."""
     given: dict[str, Any]
     answer: dict[str, Any]

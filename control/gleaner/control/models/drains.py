@@ -28,7 +28,7 @@ class DrainTask(StrEnum):
 class DrainPhase(StrEnum):
     """The progress of a request.
 
-    Each phase is recorded before its work begins, so that a restarted control continues there.
+    Each phase is recorded before its work begins, so that a restarted control program continues from there.
     """
 
     ASKED = "asked"
@@ -44,7 +44,7 @@ class DrainPhase(StrEnum):
     """Nothing was changed, or every change was undone."""
     RESUMED = "resumed"
     STOPPED = "stopped"
-    """Another person or program has resumed a node meanwhile."""
+    """Another person or program has resumed a node during the drain."""
 
 
 class DrainRequest(Shape):
@@ -65,7 +65,7 @@ class ResumeRequest(Shape):
 
 
 class DrainedJob(Reply):
-    """A Slurm job on nodes that are drained."""
+    """A Slurm job on nodes that are being drained."""
 
     job: str
     user: str
@@ -74,7 +74,7 @@ class DrainedJob(Reply):
     until_s: float | None
     """The latest time at which the scheduler ends the job."""
     at_first: int = 1
-    """The number of our queue's jobs that the agent had when the drain first saw it, or 1 for a job that is no
+    """The number of our queue's jobs that the agent had when the drain first saw it, or 1 for a job that is not an
     agent."""
     left: int = 1
     told_s: float | None = None
@@ -84,7 +84,7 @@ class DrainedJob(Reply):
 
 
 class DrainRow(Reply):
-    """A request of an admin to drain or resume nodes, with its state."""
+    """An admin's request to drain or resume nodes, with its state."""
 
     id: int
     task: DrainTask
@@ -97,7 +97,7 @@ class DrainRow(Reply):
     ended_s: float | None = None
     """The end of the drain, or None while it is in progress."""
     said: str = ""
-    """The reason why the drain waits, was refused, or would be refused; "" if there is none."""
+    """The reason why the drain waits, was refused, or would be refused, or "" if there is none."""
     jobs: tuple[DrainedJob, ...] = ()
 
     @property

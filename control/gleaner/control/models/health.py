@@ -20,27 +20,27 @@ class Health(Reply):
     failing: tuple[str, ...] = ()
     """The steps of control whose last round failed because of a bug. Control's log has the details."""
     step_ages_s: dict[str, float] = Field(default_factory=dict[str, float])
-    """For each step, the seconds since its last success. Only the leading control program has most of them."""
+    """For each step, the seconds since its last success. Most of them exist only in the leading control program."""
     step_every_s: dict[str, float] = Field(default_factory=dict[str, float])
     """For each step, the pause between two rounds, in seconds."""
     now_s: float | None = None
     """The time by control's clock, in seconds since the epoch."""
     started_s: float | None = None
-    """The start of control by its clock. Settings that were changed later are not in force."""
+    """The time at which control started, by its clock. Settings that were changed later are not yet in effect."""
     last_poll_age_s: float | None = None
     """The age of the last successful snapshot of the cluster, or None before the first."""
     storage_id: str = ""
-    """The number of control's storage folder, with which a node checks that it has the same folder; "" until it was
-    read."""
+    """The number of control's storage folder, by which a node checks that it sees the same folder, or "" until it has
+    been read."""
     storage_inode: int = 0
-    """The inode of the file with that number, and the time of its last change. In a copy of the folder they differ."""
+    """The inode of the file with that number, and the time of its last change. They differ in a copy of the folder."""
     storage_changed_s: float = 0.0
     agent_program: str = ""
     """The program that control starts on nodes. A node's `glean doctor` checks that it exists. It is "" if agents run
     on control's machine."""
     agent_logs: str = ""
-    """The folder on nodes into which Slurm writes the output of an agent. Without it agents do not start."""
+    """The folder on nodes into which Slurm writes the output of an agent. Without it, agents do not start."""
     round_length_s: float | None = None
-    """The length of a round, with which a node's `glean doctor` checks that its agents have time for a job."""
+    """The length of a round, from which a node's `glean doctor` sees whether its agents have time for a job."""
     least_slice_s: float | None = None
     """The shortest time for which control submits an agent."""

@@ -1,4 +1,4 @@
-"""Container images that groups push, and the rows of the answers."""
+"""Container images that groups push, and the API's answers about them."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -58,7 +58,7 @@ class ImagePush(Shape):
     group: Name | None = None
     """The group. Only an admin can name a group other than the token's own."""
     registry_image: RegistryImage | None = None
-    """The registry's name, if the client has fetched the image from a registry."""
+    """The name in the registry, if the client has fetched the image from one."""
 
 
 class SiteImage(Reply):
@@ -66,20 +66,21 @@ class SiteImage(Reply):
 
     name: str
     nodes: int
-    """The number of these agents that have the image."""
+    """The number of agents that have the image."""
 
 
 class SiteImages(Reply):
-    """The images that live agents reported at their start. If no agent is live, those of the agents that ended last."""
+    """The images that live agents reported when they started or, if no agent is live, those of the agents that ended
+    last."""
 
     agents: int
     """The number of live agents."""
     images: tuple[SiteImage, ...]
     """The images, sorted by name."""
     brings: tuple[str, ...]
-    """Patterns of the names of images that a node pulls when a job needs one."""
+    """Patterns for the names of images that a node pulls when a job needs them."""
     registries: tuple[str, ...] = ()
-    """Patterns of the names of images in registries that a client is allowed to fetch and push."""
+    """Patterns for the names of images in registries that a client is allowed to fetch and push."""
 
 
 class ImageRow(Reply):

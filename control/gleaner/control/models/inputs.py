@@ -19,7 +19,7 @@ class JobInput(Reply):
     name: str
     into_job: bool
     content: str | None = None
-    """The digest of the content. None: the input comes from a URL, and has not been fetched yet."""
+    """The digest of the content, or None if the input comes from a URL and has not been fetched yet."""
     size_bytes: int | None = None
     url: str | None = None
     sha256: str | None = None
@@ -35,7 +35,7 @@ class InputList(Shape):
 
 
 class InputMissing(Reply):
-    """The inputs that the group has not stored, in the order of the request, each once."""
+    """The inputs that the group has not stored, in the order of the request, each listed once."""
 
     missing: tuple[str, ...]
 

@@ -36,18 +36,18 @@ class Submission(Shape):
     job: JobSpec
     indices: Indices | None = None
     parameters: ParameterSpace | None = None
-    """Its jobs have the indices 1, 2 and so on."""
+    """The jobs then have the indices 1, 2 and so on."""
     group: Name | None = None
     """The group. Only an admin can name a group other than the token's own."""
     hold: Flag = False
     max_running: Annotated[int, Field(ge=1, le=MOST_JOBS), NUMBER] | None = None
-    """The number of jobs of the campaign that run at once, or None for all that there is room for."""
+    """The number of jobs of the campaign that can run at the same time, or None for as many as there is room for."""
     try_first: Annotated[int, Field(ge=1, le=MOST_JOBS), NUMBER] | None = None
     """The number of jobs that must succeed before the others start."""
     max_failures: Annotated[str, Field(pattern=r"^(\d{1,6}|100%|\d{1,2}%)$")] | None = None
-    """The number or the percentage of jobs that may fail. After one more failure the rest is held."""
+    """The number or the percentage of jobs that can fail. After one more failure, the rest are held."""
     dry_run: Flag = False
-    """True to submit nothing. The answer has no job, and errors are those of a real submission."""
+    """True to submit nothing. The answer then contains no job, and the errors are those of a real submission."""
 
     @model_validator(mode="after")
     def _placeholders_have_values(self) -> Self:
@@ -68,11 +68,11 @@ class Submission(Shape):
 
     @property
     def is_campaign(self) -> bool:
-        """Return True if it can be several jobs."""
+        """Return True if the submission can contain several jobs."""
         return self.indices is not None or self.parameters is not None
 
     def may_fail(self, jobs: int) -> int | None:
-        """Return how many of this number of jobs may fail before the rest is held, or None for all."""
+        """Return how many of this number of jobs can fail before the rest are held, or None for all."""
         if self.max_failures is None or not self.max_failures.endswith("%"):
             return None if self.max_failures is None else int(self.max_failures)
         return jobs * int(self.max_failures[:-1]) // 100
@@ -83,7 +83,7 @@ class Submission(Shape):
         return self.parameters.count if self.parameters is not None else len(self.indices or (None,))
 
     def runs(self) -> Iterator[tuple[int | None, dict[str, str] | None]]:
-        """Yield the index of each job, and its parameters. None: it has none."""
+        """Yield the index and the parameters of each job. Either of them is None if the job has none."""
         if self.parameters is not None:
             return enumerate(self.parameters.each(), start=1)
         return ((index, None) for index in self.indices or (None,))
@@ -95,7 +95,7 @@ class Submission(Shape):
 
 
 def _wrong_use(field: str, why: str) -> PydanticCustomError:
-    """Return the error of a field that contradicts another."""
+    """Return the error for a field that contradicts another."""
     return PydanticCustomError("wrong_use", "{why}", {"field": field, "why": why})
 
 
@@ -125,14 +125,14 @@ class JobRow(Reply):
     cpus: int
     memory_mib: int
     attempt: int
-    """The number of claims of the job."""
+    """The number of times that the job was claimed."""
     node: str | None
     submitted_s: float
     ended_s: float | None
     submitter: str = ""
     """The user who submitted the job, or "" for jobs that are older than this field."""
     kept_until_s: float | None = None
-    """The time until which its result is kept. None: it has none, or it is kept until somebody removes it."""
+    """The time until which its result is kept, or None if it has none or it is kept until a user removes it."""
 
 
 class Ending(StrEnum):
@@ -161,7 +161,7 @@ class AttemptRow(Reply):
     ending: Ending | None
     """The way in which the attempt ended, or None while it runs."""
     why: ReturnReason | None = None
-    """The reason of a returned attempt. `detail` begins with it."""
+    """The reason for which the attempt was returned. `detail` begins with it."""
     detail: str
     started_s: float | None
     from_attempt: int | None
@@ -171,7 +171,7 @@ class AttemptRow(Reply):
     """The time to fetch inputs and the image, and to start a new job."""
     restore_s: float
     memory_s: float = 0.0
-    """The time from the restore until all memory was there, if that came while the job ran."""
+    """The time from the restore until all memory was loaded, if it was loaded while the job ran."""
     compute_s: float
     save_s: float
 
@@ -183,9 +183,9 @@ class AttemptRow(Reply):
 
 
 NOTHING_TO_KEEP = "nothing to keep"
-"""The event of a pattern of `outputs` that matched no file of the job's result. The detail is the pattern."""
+"""The event for a pattern of `outputs` that matched no file of the job's result. The detail is the pattern."""
 NOT_SAVED = "not saved"
-"""The event of a save that failed although its attempt continues."""
+"""The event for a failed save of an attempt that continues."""
 
 
 class EventRow(Reply):
@@ -206,20 +206,20 @@ class CheckpointRow(Reply):
 
 
 class JobDetail(Reply):
-    """All known facts of one job."""
+    """All known facts about one job."""
 
     job: JobRow
     spec: JobSpec
-    """The specification with which the job was accepted, with its numbers completed."""
+    """The specification with which the job was accepted, with its missing numbers filled in."""
     image_id: str | None = None
-    """The id of the group's image with this name at the submission. None: the group had not pushed one."""
+    """The id of the group's image with this name at the submission, or None if the group had not pushed one."""
     inputs: tuple[JobInput, ...] = ()
     unmatched: tuple[str, ...] = ()
     """The patterns of `outputs` that matched no file of the result."""
     delivery: DeliveryRow | None = None
-    """The delivery of the result. None: the job names no target, or has not succeeded yet."""
+    """The delivery of the result, or None if the job names no target or has not succeeded yet."""
     counted_s: float = 0.0
-    """The computing time, in seconds, that counts against such a limit. Time that was lost since a checkpoint is
+    """The computing time, in seconds, that counts against the compute limit. Time that was lost since a checkpoint is
     excluded."""
     failed_because: str | None = None
     """The reason why the job has failed, in one line, or None if it has not failed."""
@@ -227,15 +227,15 @@ class JobDetail(Reply):
     """The reason why its latest try failed, in one line, if the job continues nevertheless."""
     failures: int
     unsaved_because: str | None = None
-    """The reason why the slice that ended last could not be saved, in one line. None: it was saved, or needed no
+    """The reason why the slice that ended last could not be saved, in one line, or None if it was saved or needed no
     save."""
     not_saved_because: str | None = None
-    """The reason why the running slice could not be saved so far, in one line. None: no save of it has failed."""
+    """The reason why the running slice could not be saved so far, in one line, or None if no save of it has failed."""
     waits_because: str | None
-    """The reason why the job does not run now, in one line. None unless the job waits."""
+    """The reason why the job does not run now, in one line, or None if the job does not wait."""
     attempts: tuple[AttemptRow, ...]
     events: tuple[EventRow, ...]
-    """The first events of the job and its latest ones. The events in between are not kept."""
+    """The first and the latest events of the job. The events in between are not kept."""
     checkpoints: tuple[CheckpointRow, ...]
     output_bytes: int | None
 
@@ -254,14 +254,14 @@ class Priority(Shape):
 
 
 class Rerun(Shape):
-    """A job that has failed or was cancelled is run again, with another memory or image if they are given."""
+    """A new run of a failed or cancelled job, with another memory size or image if one is given."""
 
     memory_mib: Memory | None = None
     image: Image | None = None
 
 
 class CampaignRerun(Rerun):
-    """The jobs of a campaign that are run again: those with these indices, or all that have failed."""
+    """A new run of a campaign's jobs, either of those with these indices or of all that have failed."""
 
     only: Indices | None = None
 

@@ -17,15 +17,15 @@ class NodeRow(Reply):
     failures: int
     excluded_until_s: float | None
     distrusted: str = ""
-    """The reason why the node gets no job or only one, or "" if the node is trusted."""
+    """The reason why the node receives no job or only one, or "" if the node is trusted."""
     drained: str = ""
-    """The user who drained the node through Gleaner, and the jobs that are left there; otherwise ""."""
+    """The user who drained the node through Gleaner, and the jobs that are left there, or ""."""
     wrong: tuple[str, ...] = ()
     """Faults of the node or of slurm.conf that an admin has to fix, one line for each."""
     slices_in_day: int = 0
     """The number of slices that ended there in the last 24 hours."""
     lost_in_day: int = 0
-    """The number of those slices that lost computing time, without those that their users ended."""
+    """The number of those slices that lost computing time, not counting those that their users ended."""
 
     @property
     def unused(self) -> str:
@@ -43,5 +43,5 @@ class ClusterStatus(Reply):
     """The reason why the last poll failed, or "" if it did not."""
     boundary_s: float
     waiting: str = ""
-    """A line on the agents that Slurm has not started yet, or "" if there are none."""
+    """A line about the agents that Slurm has not started yet, or "" if there are none."""
     nodes: tuple[NodeRow, ...]

@@ -1,6 +1,6 @@
-"""The parameters of a campaign, the jobs that follow from them, and the errors in their use. Pure.
+"""The parameters of a campaign, the jobs that result from them, and the errors in their use. Pure.
 
-`glean submit` finds every mistake by these functions before it asks control, and control checks again.
+`glean submit` uses these functions to find every mistake before it calls control, and control checks again.
 """
 
 import itertools
@@ -19,9 +19,9 @@ from gleaner.agent.system import keep_patterns
 
 MOST_JOBS = 100_000
 MOST_TRIES = 400_000
-"""The most values that are written in a format to check a campaign, which takes some seconds."""
+"""The largest number of values that are formatted to check a campaign, which takes some seconds."""
 MOST_BYTES = 64 * 2**20
-"""The most that the parameters of all jobs take, with their names."""
+"""The largest total size of the parameters of all jobs, with their names."""
 LONGEST_WORD = 4096
 LONGEST_TARGET = LONGEST_URL - 100
 OURS = frozenset({"index", *OF_TARGET})
@@ -41,7 +41,8 @@ class ParameterSpace(Shape):
 
     values: Annotated[dict[ParameterName, tuple[Value, ...]], Field(min_length=1, max_length=100)]
     in_rows: Flag = False
-    """True if the lists are the columns of a table with a job in each row. Otherwise each combination is a job."""
+    """True if the lists are the columns of a table with a job in each row. Otherwise each combination of values is a
+    job."""
 
     @model_validator(mode="after")
     def _some_jobs(self) -> "ParameterSpace":
@@ -67,7 +68,7 @@ class ParameterSpace(Shape):
         return sizes[0] if self.in_rows else math.prod(sizes)
 
     def each(self) -> Iterator[dict[str, str]]:
-        """Yield the values of each job, in order; in a grid the last parameter changes first."""
+        """Yield the values of each job, in order. In a grid, the last parameter changes fastest."""
         columns = self.values.values()
         rows = zip(*columns, strict=True) if self.in_rows else itertools.product(*columns)
         return (dict(zip(self.values, row, strict=True)) for row in rows)
@@ -81,7 +82,7 @@ def misuse(job: JobSpec, columns: Mapping[str, Collection[str]]) -> tuple[str, s
     """Return the field whose placeholders are wrong, and the reason, or two empty texts.
 
     `columns` are the values of each parameter, with those of the index. The checks are as strict as those of agents,
-    which read the filled specification of each job.
+    which read the specification of each job with its placeholders filled in.
     """
     outputs, texts, field = job.outputs, _Texts(columns), "command"
     try:
@@ -110,7 +111,7 @@ def misuse(job: JobSpec, columns: Mapping[str, Collection[str]]) -> tuple[str, s
 
 
 class _Texts:
-    """The check of a campaign's texts, which writes each value once in each format."""
+    """The check of a campaign's texts, which formats each value only once per format."""
 
     def __init__(self, columns: Mapping[str, Collection[str]]) -> None:
         self._columns = columns
@@ -118,9 +119,9 @@ class _Texts:
         self._tries = 0
 
     def check(self, text: str, most: int, *, as_path: bool = False) -> str:
-        """Return the text as a job might have it. Raises `ValueError` if one of the jobs cannot.
+        """Return the text as one of the jobs might have it. Raises `ValueError` if any of the jobs cannot have it.
 
-        In a path, values are names, and there are no braces, since the filled path is read like the text once more.
+        In a path, values must be plain names, and there can be no braces, because the filled path is parsed once more.
         """
         try:
             parts = placeholders.parts(text)

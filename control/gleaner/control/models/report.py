@@ -1,4 +1,4 @@
-"""The report of a month: the use of the nodes' time, and the users who got the harvested part."""
+"""The report of a month: the use of the nodes' time, and the users who received the harvested part."""
 
 from pydantic import Field
 
@@ -8,12 +8,12 @@ from gleaner.control.policy.harm import Harm
 
 
 class ReportFilter(Shape):
-    """The selection of a month. Empty: this month."""
+    """The selection of a month. If it is empty, the current month is selected."""
 
     month: str = Field(default="", pattern=r"^((19|20)[0-9]{2}-(0[1-9]|1[0-2]))?$", examples=["2026-10"])
     """The month in the form 2026-10."""
     accounting: bool = False
-    """True adds two figures of Slurm's accounting. Only admins can request them."""
+    """True to add two figures from Slurm's accounting. Only admins can request them."""
 
 
 class RegularWaits(Reply):
@@ -28,7 +28,7 @@ class RegularWaits(Reply):
 
 
 class ReportRow(Reply):
-    """The time of one user's jobs in one group, of their slices that ended in the month. Hours are core hours."""
+    """The time of one user's jobs in one group, for the slices that ended in the month. Hours are core hours."""
 
     group: str
     user: str
@@ -45,7 +45,8 @@ class ReportRow(Reply):
 
 
 class MonthReport(Reply):
-    """One month, or the past part of it. Node hours are those that control saw; the others are unknown."""
+    """One month, or the past part of it. Only the node hours that control saw are counted, and the others are
+    unknown."""
 
     summary: str
     """One sentence with the harvest, its share of the idle time, and the delays of regular jobs."""
@@ -59,7 +60,7 @@ class MonthReport(Reply):
     regular_node_h: float
     agents_node_h: float
     harvested_node_h: float
-    """The node hours of agents in which their cores computed for jobs. The next fields are further parts."""
+    """The node hours of agents in which their cores computed for jobs. The next fields contain the other parts."""
     saving_node_h: float
     restoring_node_h: float
     starting_node_h: float
@@ -70,7 +71,7 @@ class MonthReport(Reply):
     idle_without_node_h: float
     """The node hours that would have been idle without agents: the idle hours and those of agents."""
     unusable_node_h: float
-    """The nodes were down, drained or powered off."""
+    """The hours of nodes that were down, drained or powered off."""
     harvested_core_h: float
     saving_core_h: float
     restoring_core_h: float
@@ -82,12 +83,12 @@ class MonthReport(Reply):
     stored_bytes: dict[str, int]
     """The bytes of each group's checkpoints and results in the storage now."""
     energy_kwh: float | None
-    """The energy of the agents. An estimate is the core hours times `[history] watts_per_core`. None: the setting is
-    missing."""
+    """The energy of the agents. An estimate is the core hours times `[history] watts_per_core`, or None if that setting
+    is missing."""
     energy_is_measured: bool = False
     """True if Slurm has measured the energy, which is known only with `accounting`."""
     regular: RegularWaits | None = None
-    """The waiting times of regular jobs. None unless `accounting` was requested."""
+    """The waiting times of regular jobs, or None if `accounting` was not requested."""
     group: str | None
-    """The group of the jobs in this report. None: all groups."""
+    """The group of the jobs in this report, or None for all groups."""
     rows: tuple[ReportRow, ...]

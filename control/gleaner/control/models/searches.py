@@ -19,7 +19,7 @@ class Search(Shape):
     """A search with its text and page."""
 
     text: Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\x00]*$")] = ""
-    """A number, or a part of a name or of a submitter."""
+    """A number, or part of a name or of a submitter's name."""
     page: int = Field(default=1, ge=1, le=LAST_PAGE)
     limit: int = Field(default=ROWS_A_PAGE, ge=1, le=1000)
     """The number of rows on a page."""
@@ -53,10 +53,10 @@ class JobFilter(Search):
     mine: bool = False
     """True for the jobs that the caller has submitted."""
     order: JobOrder = "id"
-    """The column by which the jobs are sorted. With a minus the largest come first. Equal jobs are sorted by their
+    """The column by which the jobs are sorted. With a minus, the largest come first. Equal jobs are sorted by their
     ids."""
     after: int = Field(default=0, ge=0, le=MAX_ID)
-    """Only jobs with a higher id than this. With the last id of a page it is the fastest way to read all jobs."""
+    """Only jobs with a higher id than this. Passing the last id of each page is the fastest way to read all jobs."""
 
 
 class JobSearch(PageSearch, JobFilter):

@@ -16,7 +16,7 @@ from gleaner.agent.transfer.credentials import CredentialKind
 from gleaner.control.models.base import Reply
 
 MOST_SECRETS = 100
-"""The secrets of one group."""
+"""The largest number of secrets that one group can have."""
 
 
 def _for_urls(url: str) -> str:
@@ -57,7 +57,7 @@ class SecretPut(Shape):
         return credentials.kind(self.url, self.value.get_secret_value())
 
     def with_value(self) -> str:
-        """Return the JSON with the value, as it is sent to control. All other JSON has stars in its place."""
+        """Return the JSON with the value, as it is sent to control. In all other JSON, stars replace the value."""
         return json.dumps(self.model_dump(mode="json") | {"value": self.value.get_secret_value()})
 
 

@@ -16,7 +16,7 @@ class Role(StrEnum):
     AGENT = "agent"
     ADMIN = "admin"
     METRICS = "metrics"
-    """Only for reading `/metrics`."""
+    """The token can only read `/metrics`."""
 
 
 class TokenFilter(Shape):
@@ -27,15 +27,16 @@ class TokenFilter(Shape):
 
 
 class TokenRequest(Shape):
-    """A new token. (Agents get theirs from control itself.)"""
+    """A request for a new token. (Agents receive theirs from control itself.)"""
 
     role: Annotated[str, StringConstraints(pattern="^(user|admin|metrics)$")]
     name: Name
     group: Name | None = None
     manager: Flag = False
-    """True for a user who is allowed to change all jobs of the group, and not only the user's own ones."""
+    """True for a user who is allowed to change all jobs of the group, and not only those that the user has
+    submitted."""
     days: Annotated[int, Field(ge=1, le=36_500), NUMBER] | None = None
-    """The days after which the token ends, or None if it does not expire."""
+    """The days after which the token expires, or None if it does not expire."""
 
 
 class TokenIssued(Reply):
@@ -66,7 +67,7 @@ class TokenRow(IssuedToken):
     """A token in a list, or a browser's session, which its owner and admins can end like a token."""
 
     session_of: str = ""
-    """The token behind a session, or `munge`. Empty: the row is a token."""
+    """The token behind a session, or `munge`. It is empty if the row is a token."""
 
 
 class WebCode(Reply):

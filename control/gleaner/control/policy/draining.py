@@ -1,8 +1,8 @@
 """Draining: the action for each job on the nodes, and the obstacles. Pure.
 
 As in Rodríguez-Pascual et al., 2019, section 3.3.1 (`smigrate`), the nodes are marked first, so that nothing new starts
-while their jobs are examined. Unlike in that paper, a job whose owner has declared nothing is no obstacle. Such a job
-is left alone, and its node is empty when the job has ended.
+while their jobs are examined. Unlike in that paper, a job whose owner has declared nothing is not an obstacle. Such a
+job is left alone, and its node is empty when the job has ended.
 """
 
 from collections.abc import Sequence
@@ -26,12 +26,12 @@ class Deed(StrEnum):
     """The job is asked to save its state, and requeues itself."""
     REQUEUE = "requeue"
     WAIT = "wait"
-    """No action, because the job ends by itself."""
+    """No action, because the job will end on its own."""
 
 
 def deed(alone: Deed, *, spans: bool, spanning: Spanning) -> Deed:
-    """Return the action for a job. `spans` is True if it also runs on nodes that are not drained, and `alone` is the
-    action if it does not."""
+    """Return the action for a job. `spans` is True if the job also runs on nodes that are not drained, and `alone` is
+    the action to take if it does not."""
     return Deed.WAIT if spans and spanning is not Spanning.REQUEUE else alone
 
 

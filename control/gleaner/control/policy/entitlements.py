@@ -1,69 +1,79 @@
-"""Decide which held job of an owner starts, and which jobs are preempted for it: OMFS on nodes that have a shape. Pure.
+"""Decide which of the owners' held jobs start, and which jobs are preempted for them, by OMFS on real nodes. Pure.
 
-The rules are those of OMFS (below), of which the simulator has a twin. A real cluster adds to them:
+The rules are those of OMFS (see below), which the simulator also implements. A real cluster adds these:
 
-- A job needs its processors in pieces, on nodes that it can use. A question about it therefore names what is free on
-  the nodes where it would go (its *targets*), and only jobs that hold something there can be its victims.
-- A job that was released and has not started is *promised* its targets, which are not idle for other jobs.
-- A claim is a job that fits what is left of its owner's entitlement. It is released at the top of the scheduler's queue
-  even where its victims cannot be preempted yet, because the scheduler then keeps the next free processors for it. A
-  claim that would find no room whichever jobs were preempted is held, and counts for nothing.
-- A job that the scheduler might not want yet, whatever is idle (a dependency, the next task of an array, a limit), is
-  released to find out. It counts for its owner, but no job is preempted for it until the scheduler lacks only room.
-- Gleaner's own agents are what an owner with entitlement 0 has. They are vacated first, at any age, and for any job
-  that can run, whoever owns it, so that no agent makes a regular job wait.
-- Only what can be used now is shared, so what a job has on other nodes (drained, down) does not count for its owner.
-- Only as many victims of one claim are preempted as the hour allows. The rest of their room stays promised.
+- A job needs its processors in pieces, on nodes that it can use. A decision on it therefore considers the free
+  resources of the nodes where it would run (its *targets*), and only jobs that hold resources there can be its victims.
+- A job that was released and has not started is *promised* the room on its targets, which then is not idle for other
+  jobs.
+- A claim is a job that fits into the unused part of its owner's entitlement. It is released at the top of the
+  scheduler's queue even if its victims cannot be preempted yet, because the scheduler then keeps the next free
+  processors for it. A claim that would not fit, no matter which jobs were preempted, is held and does not count for its
+  owner.
+- A job that the scheduler might not start yet even on idle nodes (because of a dependency, the next task of an array,
+  or a limit) is released to find out. It counts for its owner, but no job is preempted for it until the scheduler lacks
+  only room.
+- Gleaner's own agents count as the jobs of an owner with entitlement 0. They are vacated first, at any age, and for any
+  job that can run, whoever owns it, so that no agent makes a regular job wait.
+- Only resources that can be used now are shared, so the resources that a job holds on other nodes (drained or down) do
+  not count for its owner.
+- Only as many victims of a claim are preempted as the hourly ceiling allows. The rest of the room stays promised.
 
-Claims come first, in the order of submission, and again after each claim for which others were vacated. Then come all
-others, and of these first the jobs that were released already.
+Claims are decided first, in the order of submission, and again after each claim for which other jobs were vacated. All
+other jobs follow, those that were already released first.
 
 The method is OMFS (Zvi and Oren, "Optimized Memoryless Fair-Share HPC Resources Scheduling using Transparent
 Checkpoint-Restart Preemption", 2021). Each owner is entitled to a part of the machine, can use more while others do not
-want theirs, and gives it back when they do. The rules have no memory, so only the jobs that run and wait now count.
+need theirs, and returns it when they do. The rules have no memory, so only the jobs that are running or waiting now
+count.
 
-Section II of the paper gives the rules twice, in words and as Algorithm 1, and the two differ. Here the words count. In
-the simulator's twin the listing is an option (`literal`), for study. These lines of the listing needed a decision:
+Section II of the paper gives the rules twice, in words and as Algorithm 1, and the two differ. Where they differ, this
+module follows the words. In the simulator, the listing is available as an option (`literal`), for study. These lines of
+the listing needed a decision:
 
-- Line 3 starts with no idle CPU. An empty machine would stay empty, since nothing ever ends in the listing. Here the
-  caller names the idle CPUs, and a replay starts with all of them.
+- Line 3 starts with no idle CPUs. An empty machine would stay empty, because no job ever ends in the listing. Here the
+  caller passes the number of idle CPUs, and a replay starts with all CPUs idle.
 - Lines 19 to 21: the "preemptable" jobs are those that can be vacated, by a kill or by a save.
-- Line 22: by the words, a non-preemptible job runs "up to the entitlement", so a job of exactly that size runs. The
-  listing refuses it. Non-preemptible jobs therefore never hold more than the entitlement, and all that an owner has
-  above it can be taken back.
-- Line 26: idle CPUs are enough when they are as many as asked. The listing wants more, and a job of exactly that size
-  comes to the test of line 27.
-- Line 27: a job that fits what is left of its owner's entitlement, with all of the owner's jobs counted, is a claim.
-  Any other job runs on idle CPUs, and can be larger than the entitlement unless it is non-preemptible. But it does not
-  run while its owner was promised units that it does not have yet, because it might be vacated before they come.
-- Line 32 takes the job of the least priority of all that run, even one of an owner within its entitlement, of the
-  claim's own owner, or one that must not be preempted. By the words, victims are preemptible or checkpointable jobs "of
-  entities utilizing more than their allotment". An owner that falls to its entitlement while victims are chosen is
-  spared.
+- Line 22: according to the words, a non-preemptible job runs "up to the entitlement", so a job of exactly that size
+  runs. The listing refuses it. Non-preemptible jobs therefore never hold more than the entitlement, and everything that
+  an owner holds above it can be taken back.
+- Line 26: idle CPUs suffice if there are as many as the job requests. The listing requires more, so that a job of
+  exactly that size reaches the test in line 27.
+- Line 27: a job that fits into the unused part of its owner's entitlement, with all of the owner's jobs counted, is a
+  claim. Any other job runs on idle CPUs, and can be larger than the entitlement unless it is non-preemptible. But it
+  does not run while its owner still waits for promised units, because it might be vacated before they are free.
+- Line 32 takes the running job of the lowest priority, even if its owner is within its entitlement or is the claim's
+  own owner, or if the job must not be preempted. According to the words, victims are preemptible or checkpointable jobs
+  "of entities utilizing more than their allotment". An owner that comes down to its entitlement while victims are
+  chosen loses no further job.
 - Line 32, the order: the queue of running jobs "demotes jobs that have been running uninterruptedly for at least a
-  quantum", so those come first. The paper leaves the rest open. Next come jobs that push their owner the least below
-  its entitlement, then the least priority (in line 11 it counts within one user, here for all), and then the jobs that
-  are cheapest to vacate, by the time of a save or by what a killed job has computed.
-- "Each job is allowed a quantum: a minimal running duration". With `protects` no job is vacated within its quantum, so
-  saves are bounded and a claim waits for a quantum at most. Without it, such jobs come last, and a claim never waits.
-- Line 31 stops as soon as enough is freed. A job is spared again if those chosen after it are enough alone.
-- Line 33 drops what cannot be saved. By the words such a job "may be killed", and the caller lets it start over.
-- Line 36 counts vacated CPUs as idle at once. A save takes time, so `coming` is what is being freed and is promised to
-  no job. It is not freed a second time.
+  quantum", so those jobs come first. The paper leaves the rest of the order open. The jobs whose loss takes their owner
+  least far below its entitlement come next, and then those of the lowest priority (line 11 compares priorities within
+  one user, this module across all users). The last criterion is the cost of vacating a job, which is the time of a save
+  or the computing time that a kill loses.
+- "Each job is allowed a quantum: a minimal running duration". With `protects`, no job is vacated within its quantum, so
+  saves are bounded and a claim waits for at most a quantum. Without it, such jobs come last, and a claim never waits.
+- Line 31 stops as soon as enough CPUs are freed. Here a chosen job is spared again if the jobs chosen after it suffice.
+- Line 33 drops jobs that cannot be saved. According to the words, such a job "may be killed", and the caller lets it
+  start over.
+- Line 36 counts vacated CPUs as idle immediately. A save takes time, so `coming` contains the CPUs that are being freed
+  and are promised to no job. They are not freed a second time.
 
-The caller asks for each waiting job in turn, and takes each answer before the next question:
+The caller asks about each waiting job in turn, and applies each answer before the next question:
 
-1. The claims, in the order of the queue. After a claim for which others were vacated, the caller asks again for those
-   that had to wait, because an owner that has just lost a job can have become entitled to another.
-2. Then the others, in the order of the queue, unless a claim got `WAIT`, because idle CPUs are then kept for it. So no
-   owner comes above its entitlement while a claim waits, all that is above it has soon run for a quantum, and then the
-   claim continues. The listing has no such order, so with `literal` each job is asked for once, claim or not.
+1. The claims, in the order of the queue. After a claim for which others were vacated, the caller asks again about the
+   claims that had to wait, because an owner that has just lost a job might now be entitled to another.
+2. Then the other jobs, in the order of the queue, unless the answer for a claim was `WAIT`, because idle CPUs are then
+   kept for it. So no owner rises above its entitlement while a claim waits. Soon all jobs above an entitlement have run
+   for a quantum, and then the claim proceeds. The listing has no such order, so with `literal` the caller asks about
+   each job once, whether it is a claim or not.
 
-No claim waits for longer, as counting shows. Idle, coming and used units are the whole machine, and entitlements are no
-more than that. So if a claim fits its owner's entitlement, and idle and coming units are not enough, another owner is
-above its own entitlement, and has preemptible jobs there. The rules also cannot go round in circles. An owner that
-claims is within its entitlement afterwards, and is not vacated before it has taken idle units beyond it. A job that was
-just vacated is no claim, because its owner was above its entitlement with it.
+Counting shows that no claim waits longer than that. The idle, coming and used units make up the whole machine, and the
+entitlements add up to no more. So if a claim fits into its owner's entitlement, and the idle and coming units do not
+suffice, another owner is above its own entitlement and has preemptible jobs there. The rules also cannot go round in
+circles. An owner with a claim is within its entitlement afterwards, and its jobs are vacated only after it has taken
+idle units beyond its entitlement. A job that was just vacated is not a claim, because with it, its owner was above the
+entitlement.
 """
 
 from collections import defaultdict
@@ -91,9 +101,9 @@ POLICY = "entitlements"
 """The name of this policy in stored decisions."""
 _FIRST_TO_GO = -(2**62)
 _OLD = 2
-"""So many of what `_may_go` answers are of what has run for a quantum."""
+"""The number of entries of `_may_go` that contain only agents and jobs that have run for a quantum."""
 _TRIES = 30
-"""So many placements of one job are tried in one look."""
+"""The number of placements that are tried for one job in one decision."""
 _KINDS: tuple[Callable[[Resources], int], ...] = (attrgetter("cpus"), attrgetter("memory_mib"))
 
 
@@ -109,15 +119,15 @@ class OwnerCpus:
     """The used CPUs of claims that have not started."""
 
     def is_claim(self, cpus: int) -> bool:
-        """Return True if a job of so many CPUs fits what is left of the entitlement."""
+        """Return True if a job with this many CPUs fits into the unused part of the entitlement."""
         return cpus <= self.entitled - self.used
 
     def would_exceed(self, cpus: int, job_class: JobClass) -> bool:
-        """Return True if the owner's non-preemptible jobs would be more than its entitlement with this job."""
+        """Return True if the owner's non-preemptible jobs would exceed its entitlement with this job."""
         return job_class is JobClass.NON_PREEMPTIBLE and self.used_fixed + cpus > self.entitled
 
     def may_use_idle(self, cpus: int) -> bool:
-        """Return True if a job of so many CPUs starts where as many are idle."""
+        """Return True if a job with this many CPUs can start when as many are idle."""
         return self.is_claim(cpus) or self.promised == 0
 
     def count(self, cpus: int, job_class: JobClass) -> None:
@@ -128,7 +138,8 @@ class OwnerCpus:
 
 @dataclass(slots=True)
 class _State:
-    """The cluster while decisions are taken. `free` and `coming` are what nobody was promised yet."""
+    """The cluster while decisions are taken. `free` and `coming` contain the resources that are not promised to any job
+    yet."""
 
     view: EntitlementView
     owners: Mapping[str, OwnerCpus]
@@ -137,12 +148,14 @@ class _State:
     candidates: list[RunningJob]
     saves_left: int
     awaited: set[str] = field(default_factory=set[str])
-    """Nodes of claims that wait for a victim there that may not be preempted yet. Agents' room there is for them."""
+    """Nodes on which a claim waits for a victim that cannot be preempted yet. The room of agents there is kept for the
+    claim."""
     decisions: dict[str, Decision] = field(default_factory=dict[str, Decision])
 
 
 def decide(view: EntitlementView) -> tuple[Decision, ...]:
-    """Return a decision for each waiting job, in their order. A released job that stays so is a start or a claim."""
+    """Return a decision for each waiting job, in the same order. If a job stays released, its verdict is START or
+    CLAIM."""
     state = _state_of(view)
     for job in view.waiting:
         if job.kept_back:
@@ -153,7 +166,7 @@ def decide(view: EntitlementView) -> tuple[Decision, ...]:
         if job.released:
             _take_claim(state, job)
     while sum(_take_claim(state, job) for job in view.waiting):
-        pass  # an owner that has just lost a job may have become entitled to another
+        pass  # an owner that has just lost a job might now be entitled to another
     for job in view.waiting:
         if not job.ready and job.job not in state.decisions and state.owners[job.owner].is_claim(job.wish.cpus):
             _ask_the_scheduler(state, job)
@@ -186,11 +199,11 @@ def _add(rooms: dict[str, Resources], more: Mapping[str, Resources]) -> None:
 
 
 def _take_claim(state: _State, job: WaitingJob) -> bool:
-    """Decide this job if it is a claim; return True if any job is preempted for it.
+    """Decide on this job if it is a claim, and return True if any job is preempted for it.
 
-    A claim starts on idle or coming room, by victims, or, where these may not go yet, on freed room. It is promised its
-    room, so nothing else needs to be kept for it. A job that no node can take, whichever jobs were preempted, is held:
-    its owner's other jobs must not wait for it.
+    A claim starts on idle or coming room, on the room of its victims, or, if these cannot be preempted yet, on the next
+    room that falls free. It is promised its room, so nothing else needs to be kept for it. A job that would not fit, no
+    matter which jobs were preempted, is held, because its owner's other jobs must not wait for it.
     """
     owner, view = state.owners[job.owner], state.view
     if not job.ready or job.job in state.decisions or not owner.is_claim(job.wish.cpus):
@@ -219,7 +232,7 @@ def _take_claim(state: _State, job: WaitingJob) -> bool:
 
 
 def _allowed(state: _State, victims: Sequence[RunningJob]) -> tuple[list[RunningJob], str]:
-    """Return the victims that may be preempted within this hour, and a message about the others."""
+    """Return the victims that can be preempted within this hour, and a message about the others."""
     jobs = [one for one in victims if one.owner != AGENTS]
     later = jobs[state.saves_left :]
     why = ""
@@ -233,10 +246,11 @@ def _allowed(state: _State, victims: Sequence[RunningJob]) -> tuple[list[Running
 
 
 def _placed(state: _State, job: WaitingJob) -> tuple[list[str] | None, list[RunningJob] | None]:
-    """Return the targets of a claim, and the jobs that are preempted there; None if too few may be preempted yet.
+    """Return the targets of a claim and the jobs to preempt there, or None for the jobs if too few can be preempted
+    yet.
 
-    Not all candidates can go together: an owner that has come down to its entitlement keeps the rest. Where too little
-    is left, other nodes are tried.
+    Not all candidates can be preempted together, because an owner that has come down to its entitlement keeps the rest.
+    If too few are left on a node, other nodes are tried.
     """
     grades, wish, size = _may_go(state), job.wish, state.view.size
     first = targets = targets_of(wish, state.free, state.coming, grades, size)
@@ -254,7 +268,8 @@ def _placed(state: _State, job: WaitingJob) -> tuple[list[str] | None, list[Runn
 
 
 def _victims_on(state: _State, needs: Mapping[str, Resources]) -> tuple[list[RunningJob], str | None]:
-    """Return the jobs that are preempted for a claim on all its nodes; or none, and the node that is not enough."""
+    """Return the jobs to preempt for a claim on all its nodes, or no jobs and the node on which too little can be
+    freed."""
     chosen: list[RunningJob] = []
     for node, need in needs.items():
         for of in _KINDS:
@@ -274,7 +289,7 @@ def _victims_on(state: _State, needs: Mapping[str, Resources]) -> tuple[list[Run
 def _choose(
     state: _State, gives: Callable[[RunningJob], int], missing: int, chosen: Sequence[RunningJob]
 ) -> list[RunningJob]:
-    """Return further victims, where the chosen ones go as well."""
+    """Return further victims, in addition to those already chosen."""
     owners = dict(state.owners)
     for one in chosen:
         owners[one.owner] = replace(owners[one.owner], used=owners[one.owner].used - one.cpus)
@@ -283,7 +298,8 @@ def _choose(
 
 
 def _ask_the_scheduler(state: _State, job: WaitingJob) -> None:
-    """Release a job that fits the entitlement but may wait for something other than room. Nobody is preempted yet."""
+    """Release a job that fits into the entitlement but might be waiting for something other than room. No job is
+    preempted for it yet."""
     targets = None if job.released else targets_of(job.wish, state.free, {}, (), state.view.size)
     if targets is not None:
         _promise(state, needs_of(job.wish, targets, state.view.size))
@@ -298,12 +314,12 @@ def _let_in(state: _State, job: WaitingJob, why: str, agents: Sequence[RunningJo
 
 
 def _record(state: _State, job: WaitingJob, verdict: Verdict, why: str, victims: Sequence[RunningJob] = ()) -> None:
-    """Record the decision, which is the last on its job in this look."""
+    """Record the decision on a job, which is final for this view."""
     state.decisions[job.job] = Decision(job.job, verdict, tuple(one.job for one in victims), why)
 
 
 def _on_idle(state: _State, job: WaitingJob) -> None:
-    """Decide a job above its owner's entitlement: it starts if idle room, or agents' room, is enough now."""
+    """Decide on a job above its owner's entitlement. It starts if idle room, or the room of agents, suffices now."""
     owner, cpus = state.owners[job.owner], job.wish.cpus
     if owner.would_exceed(cpus, job.job_class):
         has = f"{job.owner} may have {owner.entitled} CPUs in non-preemptible jobs and has {owner.used_fixed}"
@@ -329,7 +345,8 @@ def _on_idle(state: _State, job: WaitingJob) -> None:
 
 
 def _without_owners(state: _State, job: WaitingJob) -> list[str] | None:
-    """Return the targets without any owner's job preempted: idle room first, then coming room and agents' room."""
+    """Return the targets if no owner's job is preempted. Idle room is tried first, then coming room and the room of
+    agents."""
     targets = targets_of(job.wish, state.free, {}, (), state.view.size)
     if targets is not None or not job.ready:
         return targets
@@ -343,10 +360,11 @@ def _without_owners(state: _State, job: WaitingJob) -> list[str] | None:
 
 
 def _may_go(state: _State) -> tuple[dict[str, Resources], ...]:
-    """Return what may be vacated on each node: agents, then jobs that ran for a quantum, then the rest.
+    """Return the resources that can be vacated on each node, in three entries, each of which includes those before it.
 
-    The quantum may protect the rest. Each entry includes those before it. No owner loses more than it has above its
-    entitlement, except for its last job.
+    The first entry contains the resources of agents, the second adds jobs that have run for a quantum, and the third
+    adds the rest, which the quantum might protect. Apart from its last victim, no owner loses more than it holds above
+    its entitlement.
     """
     grades = tuple(dict.fromkeys(state.free, NOTHING) for _ in range(_OLD + 1))
     there: dict[tuple[int, str, str], list[Resources]] = {}
@@ -374,9 +392,9 @@ def _vacate(state: _State, victims: Sequence[RunningJob]) -> None:
 
 
 def _promise(state: _State, needs: Mapping[str, Resources]) -> bool:
-    """Take these resources out of what other jobs find: first what is idle, then what is coming.
+    """Withdraw these resources from other jobs, first from the idle room, then from the coming room.
 
-    Return True if what is idle is enough.
+    Return True if the idle room suffices.
     """
     is_idle = True
     for node, need in needs.items():
@@ -396,9 +414,11 @@ def choose_victims(
     now_s: float,
     rules: EntitlementRules,
 ) -> list[RunningJob]:
-    """Return the running jobs to preempt so that a claim gets what it misses, in the order chosen; empty if too few.
+    """Return the running jobs to preempt for a claim that lacks `missing`, in the order chosen, or none if too few can
+    be preempted.
 
-    `gives` returns what the claim could use of a job: all its CPUs, where CPUs need only be counted.
+    `gives` returns the part of a job's resources that the claim could use, or all its CPUs where CPUs only need to be
+    counted.
     """
     left = {name: owner.used for name, owner in owners.items()}
     chosen: list[RunningJob] = []
@@ -427,7 +447,7 @@ def choose_victims(
         candidates.remove(chosen[-1])
         left[chosen[-1].owner] -= chosen[-1].cpus
         surplus += gives(chosen[-1])
-    # Those chosen first may not be needed beside those chosen last; who was the last to be chosen is spared first.
+    # Jobs that were chosen early might not be needed beside those chosen later. The latest of them is spared first.
     for job in reversed(chosen.copy()):
         if gives(job) <= surplus:
             surplus -= gives(job)
@@ -455,10 +475,11 @@ def targets_of(
 ) -> list[str] | None:
     """Return a node for each piece of the job, or None if the job cannot be placed.
 
-    Nodes where free and coming resources are enough come first, the fullest first, so that wide jobs find whole nodes
-    later. The next nodes are those where the first entry of `may_go` must be added, then those that also need the
-    second entry, and so on, each with most room first. The first entry of `may_go` has the resources of agents, one
-    agent a node. Of its nodes, those that take most of the missing pieces come first.
+    Nodes whose free and coming resources suffice come first, the fullest first, so that wide jobs find whole nodes
+    later. The next nodes are those that also need the first entry of `may_go`, then those that need the second entry as
+    well, and so on. Within each of these sets, the nodes with the most room come first. The first entry of `may_go`
+    contains the resources of agents, one agent per node. Of its nodes, those that can take most of the missing pieces
+    come first.
     """
     allowed = free.keys() if wish.nodes is None else free.keys() & set(wish.nodes)
     now = {node: free[node].plus(coming.get(node, NOTHING)) for node in allowed}
@@ -485,7 +506,7 @@ def needed_victims(
     free: Mapping[str, Resources],
     coming: Mapping[str, Resources],
 ) -> list[RunningJob]:
-    """Return the victims without those that are not needed, since the others also free memory or another node."""
+    """Return the victims that are needed. Some are not, because the others also free memory or another node."""
     kept = list(victims)
     for one in reversed(victims):
         rest = [other for other in kept if other is not one]
@@ -507,5 +528,5 @@ def _pieces(room: Resources, piece: Resources) -> int:
 
 
 def replay(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the answer to a stored view, decided again."""
+    """Decide again on a stored view, and return the answer."""
     return as_answer(decide(view_of(given)))

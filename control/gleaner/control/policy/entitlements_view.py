@@ -17,7 +17,7 @@ AGENTS = "gleaner's agents"
 
 
 class JobClass(IntEnum):
-    """The class of a job, as its owner declares it (OMFS, section II). The numbers are those of traces."""
+    """The class of a job, as its owner declares it (OMFS, section II). The numbers are the same as in traces."""
 
     NON_PREEMPTIBLE = 0
     """The job runs to its end."""
@@ -39,7 +39,7 @@ class EntitlementRules:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The request of a job as equal pieces.
+    """A job's request, in equal pieces.
 
     With `apart`, each piece needs its own node. With `whole`, it is also alone on that node.
     """
@@ -61,7 +61,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class WaitingJob:
-    """One job that Gleaner holds, or has released (`released`) although it has not started yet."""
+    """A job that Gleaner holds, or that it has released (`released`) and that has not started yet."""
 
     job: str
     owner: str
@@ -69,7 +69,7 @@ class WaitingJob:
     wish: Wish
     released: bool = False
     ready: bool = True
-    """False if the scheduler might let the job wait for another job or at a limit, even if nodes are idle."""
+    """False if the scheduler might make the job wait for another job or because of a limit, even if nodes are idle."""
     kept_back: bool = False
     """True if the job's owner held it after its release. Such a job is the first to count against the entitlement,
     because its owner can release it at any time."""
@@ -123,7 +123,8 @@ class Verdict(StrEnum):
     """Release the job. There is room for it, which is idle or held by agents only. Its victims can only be such
     agents."""
     CLAIM = "claim"
-    """Release the job at the top of the queue, because its owner is entitled to it. Victims can make room for it."""
+    """Release the job at the top of the queue, because its owner is entitled to it. Other jobs can be preempted for
+    it."""
     HOLD = "hold"
     """Hold the job, or hold it again."""
 

@@ -5,7 +5,8 @@ from math import sqrt
 from statistics import NormalDist
 
 RECENT_S = 6 * 3600.0
-"""The rate is that of the last hours, because the idle time of a cluster changes from day to night."""
+"""The period over which the rate is measured. It is a few hours, because a cluster's idle time changes from day to
+night."""
 LEAST_ENDED = 3
 _Z = NormalDist().inv_cdf(0.975)
 
@@ -15,7 +16,7 @@ class ExpectedEnd:
     """The rate at which a campaign's jobs end, and the interval in which the last of them ends."""
 
     ended: int
-    """The jobs from which the rate follows."""
+    """The number of jobs from which the rate is computed."""
     over_s: float
     """The time in which they ended, in seconds."""
     jobs_per_h: float
@@ -26,10 +27,10 @@ class ExpectedEnd:
 
 
 def poisson_interval(ended: int) -> tuple[float, float]:
-    """Return the 95 % confidence interval for the mean of a Poisson distribution of which one count is known.
+    """Return the 95 % confidence interval for the mean of a Poisson distribution, given one count.
 
     This is Byar's approximation of the exact interval (Breslow and Day, Statistical Methods in Cancer Research II,
-    1987, p. 69). From three on it differs from the exact interval by less than 3 %.
+    1987, p. 69). For counts of three or more, it differs from the exact interval by less than 3 %.
 
     >>> [round(limit, 1) for limit in poisson_interval(10)]
     [4.8, 18.4]
@@ -46,8 +47,8 @@ def expected_end(
 ) -> ExpectedEnd:
     """Return the rate of the last `RECENT_S`, or that since the submission if too few jobs have ended lately.
 
-    The ends are counted as a Poisson process, and the limits of its rate are the limits of the interval. Jobs that are
-    held are left out, because they end only after their release. Cancelled jobs have not ended in this sense.
+    The ends are treated as a Poisson process, and the limits of its rate give the limits of the interval. Jobs that are
+    held are left out, because they end only after their release. Cancelled jobs do not count as ended.
     """
     age_s = max(now_s - submitted_s, 1.0)
     over_s = min(age_s, RECENT_S) if ended_recently >= LEAST_ENDED else age_s

@@ -1,14 +1,15 @@
-"""Simultaneous fair share between the groups of our queue. It decides which group gets the next free place of an agent.
+"""Simultaneous fair share between the groups of our queue. It decides which group receives the next free place on an
+agent.
 
 Priorities decide which job comes first, and targets decide which group (Steffen, "A Better Way of Scheduling Jobs on
 HPC Systems: Simultaneous Fair-Share", HPCSYSPROS 2019). A group that holds less than its target comes before all groups
-that hold theirs. The policy has no memory: only the jobs that run and wait now count. A job that does not fit into an
-agent is skipped here, because an agent is one of many. `simulation.replay.rank` contains the published walk over a
-whole queue.
+that have reached theirs. The policy has no memory, so only the jobs that are running or waiting now count. A job that
+does not fit into an agent is skipped here, because there are many agents. `simulation.replay.rank` implements the
+published walk over a whole queue.
 
 A target is the group's part of the cores of live agents, multiplied by the group's multiplier. Groups that the rules do
-not name share the rest equally, or have no target. A group without a target gets the cores that the groups below their
-targets leave.
+not name share the rest equally, or have no target. A group without a target receives the cores that the groups below
+their targets leave.
 
 `Book` compares the first fitting job of every group, in the order of all jobs (saved before new, then the higher
 priority, then the older job). The module is pure.
@@ -31,7 +32,7 @@ class ShareRules:
     entitled: Mapping[str, float] = field(default_factory=dict[str, float])
     """The percentage of the cores of all live agents, by group."""
     multiplier: Mapping[str, float] = field(default_factory=dict[str, float])
-    """The multiplier of each group. A group that is missing here has 1."""
+    """The multiplier of each group. A group that is missing here has the multiplier 1."""
     are_others_equal: bool = True
     """True if the other groups with jobs share the rest of 100 per cent equally."""
 
@@ -83,9 +84,9 @@ class First:
 
 
 class Book:
-    """The turns of one claim: the compared jobs, the job that got the place, and the cores that each group holds.
+    """The turns of one claim: the compared jobs, the job that received the place, and the cores that each group holds.
 
-    Turns after the first `TURNS_KEPT` are also made, but not stored.
+    Turns after the first `TURNS_KEPT` are made but not stored.
     """
 
     def __init__(self, shares: Shares) -> None:
@@ -94,13 +95,13 @@ class Book:
         self._turns: list[dict[str, Any]] = []
         self._because: dict[str, str] = {}
         self.starts: list[int] = []
-        """The jobs for which the turn mattered, since another group had a job that fits, too."""
+        """The jobs for which the turn mattered, because another group also had a job that fits."""
 
     def best(self, firsts: Iterable[First]) -> First:
         """Return the job that starts next, from one fitting job of each group.
 
-        A group that holds less than its target comes before all groups that hold theirs. These are the two passes of
-        the paper, each stopped at its first job.
+        A group that holds less than its target comes before all groups that have reached theirs. These are the two
+        passes of the paper, each stopped at its first job.
         """
         among = list(firsts)
         targets = self._shares.target_cpus([first.group for first in among])
@@ -145,7 +146,7 @@ class Book:
 
 
 def replay(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the answer, decided again from its stored input."""
+    """Decide again from a stored input, and return the answer."""
     rules = ShareRules(given["entitled"], given["multiplier"], given["are_others_equal"])
     book = Book(Shares(rules, given["capacity_cpus"], given["holds_cpus"], frozenset(given["waiting"])))
     for turn in given["turns"]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 LONGEST_DELAY_S = 3600.0
-"""The longest delay that counts. A longer one has another reason, such as a step of the clock."""
+"""The longest delay that counts. A longer one has another cause, such as a step of the clock."""
 _LATE = 0.95
 
 

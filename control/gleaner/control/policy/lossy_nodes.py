@@ -1,9 +1,9 @@
-"""Nodes that lose conspicuously many slices. Pure.
+"""Nodes that lose unusually many slices. Pure.
 
-A node must meet three conditions at once. It has lost three slices, because one or two are chance. It has lost a
-quarter of its slices, because each costs at most a round, and a smaller part is cheaper than an alarm. Its fraction is
-three times the median of the other nodes, because a failing storage or network affects all of them. The median is used
-so that one bad node does not hide another.
+Such a node meets three conditions. It has lost at least three slices, because one or two losses can be chance. It has
+lost at least a quarter of its slices, because a lost slice costs at most a round, and a smaller part costs less than an
+alarm. Its lost fraction is at least three times the median of the other nodes, because a failing network or storage
+system affects all nodes. The median is used so that one bad node does not hide another.
 """
 
 import statistics
@@ -25,12 +25,12 @@ class SliceCounts:
 
     @property
     def lost_part(self) -> float:
-        """Return the fraction of the slices that was lost."""
+        """Return the fraction of the slices that were lost."""
         return self.lost / self.slices if self.slices else 0.0
 
 
 def conspicuous(counts: Mapping[str, SliceCounts]) -> tuple[str, ...]:
-    """Return the nodes that lose conspicuously many slices, the worst first.
+    """Return the nodes that lose unusually many slices, the worst first.
 
     >>> well = {f"n{number}": SliceCounts(40, 1) for number in range(5)}
     >>> conspicuous(well | {"n7": SliceCounts(40, 12)}), conspicuous({"n7": SliceCounts(4, 2)})

@@ -12,7 +12,7 @@ def is_wrong(ahead_s: float) -> bool:
 
 
 def wrong_clocks(known: Mapping[str, float], node: str, ahead_s: float) -> Mapping[str, float]:
-    """Return by how many seconds each wrong clock is ahead of control's, updated with one node's clock.
+    """Return the seconds by which each wrong clock is ahead of control's, updated with one node's clock.
 
     >>> wrong_clocks({"n1": 3.0}, "n2", -2.5)
     {'n1': 3.0, 'n2': -2.5}

@@ -1,7 +1,7 @@
 """Node time: the use of nodes in steps of time, from snapshots of the cluster and the ends of attempts. Pure.
 
 A snapshot shows the use of each node. Agents take whole nodes, so a node that regular jobs use in part counts as fully
-theirs. An ended attempt shows how the time of its cores was spent. A band combines both: the part of the agents' time
+theirs. An ended attempt shows how the time of its cores was spent. A band combines both. The part of the agents' time
 that no attempt accounts for is unused.
 """
 
@@ -32,7 +32,7 @@ class Use(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """A step length in which the history is stored, and the time for which it is kept. None for the value of the
+    """A step length of the stored history, and the time for which these steps are kept, or None for the value in the
     settings."""
 
     step_s: int
@@ -40,13 +40,13 @@ class Resolution:
 
 
 RESOLUTIONS = (Resolution(60, 2), Resolution(600, 16), Resolution(3600, None))
-"""The resolutions, the finest first. Each step is a multiple of the one before. A day has 1,440 rows of the first and
-24 of the last."""
+"""The resolutions, the finest first. Each step is a multiple of the previous one. A day has 1,440 rows of the first
+resolution and 24 of the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeTime:
-    """The use of nodes in one step, in seconds of nodes (`node_s`) and of cores (`core_s`)."""
+    """The use of nodes in one step, in node seconds (`node_s`) and core seconds (`core_s`)."""
 
     seen_s: float = 0.0
     """The part of the step in which control knew the nodes' use."""
@@ -59,7 +59,8 @@ class NodeTime:
     unusable_node_s: float = 0.0
     unusable_core_s: float = 0.0
     harvested_core_s: float = 0.0
-    """Computing time that is kept in a checkpoint or a result. Failures of the program itself are included."""
+    """Computing time that is kept in a checkpoint or a result. Slices that end with a failure of the program itself are
+    included."""
     start_core_s: float = 0.0
     """The time to fetch inputs and images, and to start containers of new jobs."""
     restore_core_s: float = 0.0
@@ -109,7 +110,8 @@ def shares_of_agents(time: NodeTime) -> dict[str, float]:
 
 
 def of_look(nodes: Iterable[tuple[Use, int]], *, begin_s: float, end_s: float, step_s: int) -> dict[int, NodeTime]:
-    """Return the time of nodes that had these uses and cores from `begin_s` to `end_s`, by the beginning of each step.
+    """Return the time of nodes that had these uses and cores from `begin_s` to `end_s`, keyed by the beginning of each
+    step.
 
     >>> of_look([(Use.IDLE, 8)], begin_s=50, end_s=70, step_s=60)[60].idle_core_s
     80
@@ -129,10 +131,10 @@ def of_look(nodes: Iterable[tuple[Use, int]], *, begin_s: float, end_s: float, s
 
 
 def of_attempts(attempts: Iterable[AttemptTime], *, step_s: int) -> dict[int, NodeTime]:
-    """Return the core seconds of attempts, by the beginning of each step.
+    """Return the core seconds of attempts, keyed by the beginning of each step.
 
     An attempt first starts or restores, then computes, and saves at its end. If the times that its agent reports exceed
-    the attempt's duration by control's clock, they are scaled down, and the sum stays correct.
+    the attempt's duration by control's clock, they are scaled down, so that the sum stays correct.
     """
     sums = tuple(_Spread(step_s) for _ in range(5))
     for attempt in attempts:
@@ -160,10 +162,10 @@ def of_attempts(attempts: Iterable[AttemptTime], *, step_s: int) -> dict[int, No
 
 
 class _Spread:
-    """Amounts that are spread evenly over a period, by steps.
+    """The sums per step of amounts that are each spread evenly over a period.
 
-    Ten thousand slices end at one shared end, after an hour or more. Therefore an amount costs the same for any number
-    of steps: only its first and last step are stored, and the limits of the steps in between.
+    Ten thousand slices of an hour or more can end at the same instant. An amount therefore costs the same for any
+    number of steps, because only its first and last step and the limits of the steps between them are stored.
     """
 
     def __init__(self, step_s: int) -> None:
@@ -185,7 +187,7 @@ class _Spread:
         changes[last] = changes.get(last, 0.0) - per_s * step_s
 
     def by_step(self) -> dict[int, float]:
-        """Return the sum in each step, by its beginning."""
+        """Return the sum in each step, keyed by the step's beginning."""
         found, level, places = dict(self._edges), 0.0, sorted(self._changes)
         for place, after in pairwise(places):
             level += self._changes[place]
@@ -196,7 +198,7 @@ class _Spread:
 
 
 def _steps(begin_s: float, end_s: float, step_s: int) -> Iterable[tuple[int, float]]:
-    """Return the beginning of each step between two instants, and the seconds that lie in it.
+    """Yield the beginning of each step between two instants, and the seconds between them that belong to it.
 
     There is at least one step.
     """
@@ -227,7 +229,7 @@ class BandStep:
 
     @property
     def cores_s(self) -> float:
-        """Return all core seconds that are known of this step."""
+        """Return all known core seconds of this step."""
         return math.fsum(getattr(self, part) for part in PARTS)
 
 
@@ -236,9 +238,9 @@ PARTS = ("regular", "harvested", "saving", "restoring", "lost", "unused", "idle"
 
 
 def band(times: Mapping[int, NodeTime], *, begin_s: float, end_s: float, step_s: int) -> tuple[BandStep, ...]:
-    """Return a band with steps of this length. `times` can have any shorter steps.
+    """Return a band with steps of this length. `times` can have steps of any shorter length.
 
-    Times outside of the band are left out.
+    Times outside the band are left out.
     """
     first = math.floor(begin_s / step_s)
     sums = [NodeTime()] * max(0, math.ceil(end_s / step_s) - first)

@@ -1,11 +1,11 @@
 """Provisioning: the agents to submit and to withdraw.
 
-Pure: `plan` gets a `ProvisioningView` and returns a `Plan`. The rules of a plan:
+The module is pure. `plan` takes a `ProvisioningView` and returns a `Plan`, by these rules:
 
 - All agents of a round end at one boundary, a multiple of the round length since a fixed origin. Therefore a restarted
-  control program plans the same ends. At the boundary all of a round's nodes are free at the same instant, so that a
-  regular job as wide as the cluster can start. For the same reason, if the time before the boundary is too short, no
-  agent is submitted for a later end: it would still hold its node when the others end.
+  control program plans the same ends. At the boundary, all nodes of a round become free at the same instant, so that a
+  regular job as wide as the cluster can start. For the same reason, no agent is submitted for a later end if the time
+  before the boundary is too short. Such an agent would still hold its node when the others end.
 - Agents are not tied to nodes, because Slurm places them. Therefore the plan contains only a number of agents.
 - A node that Slurm has planned for a waiting job is idle until that job starts, and Slurm decides whether an agent fits
   before that start. Agents that Slurm does not start soon are withdrawn. The oldest of them stays in Slurm's queue,
@@ -68,9 +68,10 @@ class ProvisioningView:
     now_s: float
     rules: ProvisioningRules
     all_nodes: frozenset[str]
-    """The names of all nodes, idle or not. With any other name, the scheduler would refuse every agent."""
+    """The names of all nodes, idle or not. If an agent excluded any other name, the scheduler would refuse it."""
     nodes: Mapping[str, Resources]
-    """The whole nodes that the scheduler shows as idle and usable, even those planned for a waiting job later."""
+    """The whole nodes that the scheduler shows as idle and usable, including those that it has planned for a waiting
+    job."""
     excluded: frozenset[str]
     """Nodes on which agents failed repeatedly, or that are being emptied. The scheduler might have forgotten some of
     them."""
@@ -114,7 +115,7 @@ class Plan:
 
 
 def agent_end(now_s: float, length_s: float, origin_s: float, synchronised: bool) -> float:
-    """Return the end of an agent that starts now: one length from now, or (synchronised) at the round's boundary.
+    """Return the end of an agent that starts now. It is one length from now or, if synchronised, the round's boundary.
 
     The boundary is the first instant after `now_s` that is a whole number of lengths after the origin.
     """
@@ -152,7 +153,7 @@ def _agents_to_start(view: ProvisioningView, *, is_too_late: bool) -> tuple[int,
     """Return the number of agents to submit now, and True if the running agents do not have room for all waiting jobs.
 
     The waiting jobs are placed beside the jobs of running agents, then on idle nodes, the largest jobs and nodes first.
-    Pending agents reduce the number of idle nodes, because they may take them.
+    Pending agents reduce the number of idle nodes, because they might take them.
     """
     usable = [(name, room) for name, room in view.nodes.items() if name not in view.excluded]
     idle = sorted(usable, key=lambda node: (-node[1].cpus, -node[1].memory_mib, node[0]))
@@ -194,7 +195,7 @@ def _of_no_use(waiting: tuple[WaitingJobs, ...]) -> frozenset[str]:
 def _withdrawals(view: ProvisioningView, *, is_work_left: bool) -> tuple[Withdrawal, ...]:
     """Return the pending agents to withdraw.
 
-    They still count as pending in this plan, because they may have nodes already.
+    They still count as pending in this plan, because they might already have nodes.
     """
     withdrawals: list[Withdrawal] = []
     oldest = min(view.pending, key=lambda agent: (agent.submitted_s, agent.name), default=None)

@@ -49,7 +49,8 @@ class QuotaRules:
         return tuple(limit for limit in self.groups.get(group, self.default) if limit.of in of)
 
     def concerning(self, group: str, user: str, *of: Quantity) -> Iterator[tuple[Limit, Whose]]:
-        """Yield the limits that apply to a job of this user ("" if unknown), with their owner."""
+        """Yield the limits that apply to a job of this user ("" if unknown), each with the group or user that it
+        limits."""
         for limit in self.limits(group, *of):
             if user or not limit.is_of_user:
                 yield limit, (group, user if limit.is_of_user else "")
@@ -62,10 +63,10 @@ class QuotaRules:
 
 @dataclass(slots=True)
 class Allowance:
-    """The cores that one claim can still start. Groups and users that are not named are not limited."""
+    """The cores that the jobs of one claim can still use. Groups and users that are not named are not limited."""
 
     cores: dict[Whose, int] = field(default_factory=dict[Whose, int])
-    """The remainder of the limits of groups, and of users with a running job."""
+    """The cores that are left for groups, and for users with a running job."""
     each_user: Mapping[str, int] = field(default_factory=dict[str, int])
     """The cores that a user without a running job can have, by group."""
     full: frozenset[Whose] = frozenset()
@@ -121,7 +122,7 @@ cancel some, or ask an admin for more ([quotas] jobs)'
 
 
 def over_sizes(limit: Limit, whose: Whose, *, has: int) -> str:
-    """Return the message for a job of one size too many."""
+    """Return the message for a job that would add one size too many."""
     return (
         f"{_who(whose)} has jobs of {has} different sizes and may have {limit.most}: give this one the cores and"
         f" memory of others, or ask an admin for more ({limit.setting})"

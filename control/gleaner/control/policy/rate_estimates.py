@@ -14,7 +14,7 @@ LATE_FACTOR = 1.5
 
 @dataclass(frozen=True, slots=True)
 class RateRules:
-    """The settings of losses; see `settings.RateSettings`."""
+    """The settings for losses; see `settings.RateSettings`."""
 
     half_life_s: float
     """The half-life of agents' time and losses."""
@@ -25,7 +25,7 @@ class RateRules:
 def at_least_s(new: CostSample, *, known: SaveCost | None, expected_s: float | None) -> float:
     """Return the time that counts for an abandoned save, in seconds. It is at least the expected time.
 
-    A save that began just before the end had hardly any time, so it does not show its full time.
+    A save that began just before the agent's end had hardly any time, so it does not show how long a whole save takes.
 
     >>> known = SaveCost(fixed_s=0.0, mib_s=10.0)
     >>> [at_least_s(CostSample(200, took_s), known=known, expected_s=None) for took_s in (0.5, 60.0)]
@@ -49,7 +49,7 @@ def with_error(errors: Sequence[float], *, took_s: float, expected_s: float | No
 
 
 def remaining_weight(value: float, *, age_s: float, half_life_s: float) -> float:
-    """Return the remainder of a weight after `age_s`.
+    """Return what remains of a weight after `age_s` seconds.
 
     >>> remaining_weight(8.0, age_s=20, half_life_s=10)
     2.0
@@ -62,8 +62,8 @@ def mean_time_between_losses_s(*, agents_s: float, losses: float, prior_s: float
 
     Losses are counted as a Poisson process over the agents' time. With a Gamma(1, `prior_s`) prior on its rate, the
     rate's posterior mean is (losses + 1) / (agents_s + prior_s) (Gelman et al., Bayesian Data Analysis, 3rd ed.,
-    section 2.6), as if one loss had been seen in an earlier period of `prior_s`. So without a loss the mean time grows
-    with the observed time, and one early loss does not reduce it to minutes.
+    section 2.6). This is as if one loss had been seen in an earlier period of `prior_s`. So without a loss, the mean
+    time grows with the observed time, and one early loss does not reduce it to minutes.
 
     >>> mean_time_between_losses_s(agents_s=0, losses=0, prior_s=1000)
     1000.0

@@ -1,7 +1,7 @@
 """Rebalancing: the migration of a job to another agent if it pays off, by compaction or by priorities. Pure.
 
 The algorithms follow Rodríguez-Pascual et al., "Job migration in HPC clusters by means of checkpoint/restart", The
-Journal of Supercomputing, 2019, sections 3.3.4 and 4.4 to 4.5, and the released plug-in, where it differs in detail.
+Journal of Supercomputing, 2019, sections 3.3.4 and 4.4 to 4.5, and, where it differs in detail, the released plug-in.
 Both algorithms migrate one job at a time, and the caller uses them only while no job waits or migrates. A waiting job
 makes better use of idle cores than a migration, and a second migration at the same time would rely on cores that are no
 longer idle.
@@ -11,13 +11,13 @@ A node is partly used if some of its cores are used and some are not.
 The algorithm chooses a candidate, and then weighs its cost against its gain. Both are in core seconds, so that a wide
 job and a whole node are comparable:
 
-- The cost of a migration: while a job is saved and restored its cores compute nothing, so the cost is its cores times
+- The cost of a migration: while a job is saved and restored, its cores compute nothing, so the cost is its cores times
   the seconds that both take. Writing to the storage also delays other jobs, but this is not counted.
 - The gain of compaction: all cores of the node that becomes empty, from the departure of its last job until the end of
-  its agent. One job migrates every `every_s`. Jobs are assumed to last until the boundary, because their ends are
-  unknown. If a job ends sooner, it frees its part of the node by itself, and the real gain is smaller.
+  its agent. One job migrates every `every_s` seconds. Jobs are assumed to last until the boundary, because their ends
+  are unknown. If a job ends sooner, it would have freed its part of the node anyway, and the real gain is smaller.
 - The gain of migration to preferred nodes: the job's cores, from its restore there until the end of that agent. A core
-  second on a preferred node is assumed to be worth one that is lost by migrating.
+  second on a preferred node is assumed to be worth as much as one that a migration loses.
 
 Therefore no job migrates near a boundary, or if saving it takes too long. Compaction migrates a job to an earlier node
 in a fixed order, and priorities migrate a job to a higher priority, so no job migrates in a circle.
@@ -90,7 +90,8 @@ def decide(view: RebalancingView) -> Relocation | None:
     """Return the job to migrate now, or None. The answer is None while a job waits or migrates."""
     if view.waiting or view.moving:
         return None
-    # The node that fills up first comes first, and an agent that runs longer is filled before one that ends sooner.
+    # Nodes are sorted in the order in which they are filled. An agent that runs longer is filled before one that ends
+    # sooner.
     view = replace(view, nodes=tuple(sorted(view.nodes, key=lambda node: (-node.end_s, node.name))))
     return _compact(view) if view.algorithm == "compaction" else _prefer(view)
 
@@ -132,7 +133,7 @@ def compaction(view: RebalancingView, stays: set[int]) -> tuple[AgentJob, AgentN
 
     Nodes are in the order in which they are filled. One node is emptied: the first partly used node whose used cores
     fit into the idle cores of the partly used nodes before it. Its youngest job migrates first. Its jobs are placed on
-    the nodes before it, first fit, so the number of partly used nodes never grows.
+    the nodes before it by first fit, so the number of partly used nodes never grows.
     """
     free = _free(view)
     before: list[AgentNode] = []
@@ -167,7 +168,8 @@ def priorities(view: RebalancingView) -> Iterator[tuple[AgentJob, AgentNode]]:
 
     Targets are tried from the highest class down, and for each class of targets the jobs from the lowest class up.
     Among the jobs of one class, the largest that fits on a node of the target class migrates, and among equal jobs the
-    first. The job is placed first fit. A job is tried once. If its target lacks memory, no lower class is tried.
+    first. The job is placed by first fit. Each job is tried once, so if its target lacks memory, no lower class is
+    tried.
     """
     rank = {name: len(view.prefer) - at for at, names in enumerate(view.prefer) for name in names}
     here = {node.name: rank.get(node.name, 0) for node in view.nodes}
@@ -227,5 +229,5 @@ def as_answer(move: Relocation | None) -> dict[str, Any]:
 
 
 def replay(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Decide again about a stored view, and return the answer."""
+    """Decide again on a stored view, and return the answer."""
     return as_answer(decide(_VIEWS.validate_python(given)))

@@ -47,8 +47,8 @@ _STRETCHES_S = tuple(60 * minutes for minutes in (1, 2, 5, 10, 15, 20, 30, 45, 6
 def time_step_s(needs_s: int, longest_s: float) -> int:
     """Return the least time of a job on an agent, in seconds, rounded up to a step, but not above an agent's time.
 
-    A claim examines each time and each size of the waiting jobs, so their number is kept small. Above half a day, the
-    steps are whole days.
+    A claim examines each time and each size of the waiting jobs, so the number of both is kept small. Above half a day,
+    the steps are whole days.
 
     >>> [time_step_s(needs_s, 1e9) for needs_s in (0, 1, 1200, 1201, 86_401)]
     [0, 60, 1200, 1800, 172800]
@@ -63,9 +63,9 @@ def time_step_s(needs_s: int, longest_s: float) -> int:
 
 
 def next_memory_mib(memory_mib: int, most_mib: int | None) -> int | None:
-    """Return the next memory, in MiB, of a job that has reached its limit.
+    """Return the next memory size, in MiB, of a job that has reached its limit.
 
-    The memory is doubled, up to `most_mib`. None if the job already has that much.
+    The memory is doubled, up to `most_mib`. The result is None if the job already has that much.
 
     >>> next_memory_mib(512, 4096), next_memory_mib(3000, 4096), next_memory_mib(4096, 4096), next_memory_mib(512, None)
     (1024, 4096, None, None)
@@ -80,8 +80,8 @@ def memory_step(memory_mib: int, nodes: Collection[int] = ()) -> int:
 
     A claim examines each size of the waiting jobs, so jobs of nearly the same size count as one size.
 
-    Powers of two, and other sizes with few digits, are steps. The memory of a node (`nodes`), and the part of it that
-    agents leave, is also a step, so that a job that requests a whole node still fits it.
+    Powers of two, and other sizes with few digits, are steps. The memory of a node (`nodes`) and the part of it that
+    agents leave for jobs are also steps, so that a job that requests a whole node still fits on it.
 
     >>> [memory_step(memory_mib) for memory_mib in (16, 500, 512, 513, 1536, 4000, 65_536)]
     [16, 512, 512, 576, 1536, 4096, 65536]

@@ -1,10 +1,10 @@
-"""The cause of a job's own failure, whether the job is retried, and after which pause. Pure."""
+"""The cause of a job's own failure, the decision whether the job is retried, and the pause before the retry. Pure."""
 
 from collections.abc import Collection
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 600.0
 LONGEST_ELSEWHERE_S = 600.0
-"""The longest time for which a job waits for a node on which it has not failed. Afterwards every node can take the
+"""The longest time for which a job waits for a node on which it has not failed. Afterwards any node can take the
 job."""
 
 _MEANINGS = {
@@ -47,7 +47,7 @@ def cause(exit_code: int, reason: str = "") -> str:
 def refusal(exit_code: int, *, retry_on: Collection[int] | None, never_retry_on: Collection[int] | None) -> str:
     """Return why a job is not retried after this exit code, even if it has retries left, or "" if it can be retried.
 
-    `retry_on` None means that all codes can be retried.
+    If `retry_on` is None, all codes can be retried.
 
     >>> refusal(2, retry_on=None, never_retry_on=(2,))
     'never_retry_on names exit code 2'
@@ -64,7 +64,8 @@ def refusal(exit_code: int, *, retry_on: Collection[int] | None, never_retry_on:
 
 
 def pause_s(failures: int) -> float:
-    """Return the pause, in seconds, of a job after this number of failures (at least one). It doubles up to a bound.
+    """Return the pause, in seconds, of a job after this number of failures (at least one). The pause doubles up to a
+    bound.
 
     >>> [pause_s(failures) for failures in (1, 2, 3, 7, 99)]
     [10.0, 20.0, 40.0, 600.0, 600.0]

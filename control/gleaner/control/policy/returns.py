@@ -1,13 +1,15 @@
 """The consequences of an attempt's end for its job and for its node. Pure functions from facts to a verdict.
 
-**For the node.** Jobs also fail by themselves, so a failure is no evidence against its node until the same job has run
-elsewhere, later, or earlier if it failed here at once. A node is excluded if such jobs failed there in a row, without a
-job in between that ran well: three jobs of at least two groups, or five jobs. It is excluded for an hour, and twice as
-long each further time, up to a day. Then it gets one job, a canary. If that job runs well, the node is trusted again.
-If it fails and runs elsewhere, the node is excluded again. A failure on an excluded node costs no retry.
+**For the node.** Jobs also fail through their own fault, so a failure is evidence against its node only if the same job
+has also run elsewhere, either later, or earlier if it failed here quickly. A node is excluded if three such jobs of at
+least two groups, or any five such jobs, failed there in a row, without a job in between that ran well. The exclusion
+lasts an hour, and twice as long each further time, up to a day. Then the node receives one job, a canary. If the canary
+runs well, the node is trusted again. If it fails and then runs elsewhere, the node is excluded again. A failure on an
+excluded node costs no retry.
 
 **For the job.** `REACTIONS` lists the consequences of each reason for which an agent returns a job. A program that ends
-with an error costs a retry. But a single node can neither end a job nor discard its checkpoints (`after_failure`).
+with an error costs the job a retry. But a single node can neither end a job nor discard its checkpoints
+(`after_failure`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,14 +25,14 @@ CANARIES = 1
 """A node that was excluded before is excluded again after this number of jobs that failed there and ran elsewhere."""
 FIRST_EXCLUSION_S, LONGEST_EXCLUSION_S = 3600.0, 86_400.0
 CANARY_S = 600.0
-"""A node that was excluded gets one job in this time, until one has run well."""
+"""A node that was excluded receives one job in each period of this length, until one has run well."""
 EVIDENCE_S = 86_400.0
-"""An older failure is no evidence against its node."""
+"""A failure that is older than this is no evidence against its node."""
 QUICK_S = 30.0
-"""A failure after less computing time might be the node's fault. A later one can be so only if the job runs elsewhere
-afterwards."""
+"""A failure after less computing time than this might be the node's fault. A later failure can be the node's fault only
+if the job runs elsewhere afterwards."""
 STEADY_S = 120.0
-"""A job runs well if it still runs elsewhere after this much more time than it took to fail here."""
+"""A job runs well elsewhere if it has run there for this much longer than it took to fail here."""
 
 
 class Blame(StrEnum):
@@ -67,7 +69,7 @@ def exclusion_s(times: int) -> float:
 
 
 def allowance(excluded_until_s: float | None, now_s: float) -> int | None:
-    """Return the number of jobs that a node is allowed to take now. None for as many as it has room for.
+    """Return the number of jobs that a node is allowed to take now, or None for as many as it has room for.
 
     >>> allowance(None, 10.0), allowance(11.0, 10.0), allowance(10.0, 10.0)
     (None, 0, 1)
@@ -84,7 +86,7 @@ class Then(Enum):
     HOLD_NEW_CAMPAIGN = "hold new campaign"
     """Its whole campaign is held if none of its jobs has computed. Reports about the other jobs count as well."""
     SET_ASIDE = "set aside"
-    """The checkpoint is broken, and the one before it counts."""
+    """The checkpoint is broken, so the previous one counts."""
 
 
 class Next(Enum):
@@ -92,7 +94,7 @@ class Next(Enum):
 
     ANYWHERE = "anywhere"
     ELSEWHERE = "elsewhere"
-    """The nodes that have not reported the reason, for a while and only if there might be such a node."""
+    """For a while, only nodes that have not reported the reason, if such a node might exist."""
     NOT_HERE = "not here"
     """All nodes except this one for a while, even if there is no other."""
     NEVER_HERE = "never here"
@@ -114,12 +116,13 @@ class Reaction:
     """The job is held when this number of attempts in a row were returned for one of the reasons `alike`."""
     then: Then = Then.HOLD
     alike: tuple[ReturnReason, ...] = ()
-    """The reasons that are counted together for `tries` and `of_checkpoint`. Empty for this one alone."""
+    """The reasons that are counted together for `tries` and `of_checkpoint`. If it is empty, only this reason is
+    counted."""
     of_checkpoint: bool = False
-    """The reason is evidence against the checkpoint from which the attempt should have continued, and is counted since
-    that checkpoint was saved."""
+    """The reason is evidence against the checkpoint from which the attempt should have continued, and only reports
+    since that checkpoint was saved are counted."""
     starts: int = 0
-    """The job is held when it has begun this often and none of its checkpoints could be restored."""
+    """The job is held when it has started this often and none of its checkpoints could be restored."""
     of_node: bool = False
     """The reason counts against the node if the job runs elsewhere."""
     may_follow: bool = False
@@ -158,7 +161,7 @@ class TimesGiven:
     node_of_each: Sequence[str]
     """The node of each attempt that reported it."""
     tries: int
-    """The attempts in a row that were returned for this or an alike reason."""
+    """The number of attempts in a row that were returned for this reason or one of those in `alike`."""
     is_another_known: bool
     """True if there was an agent on another node that could take the job."""
 
@@ -217,7 +220,7 @@ class OwnFailure:
     lasted_s: float
     """The time since the claim, by control's clock. A job cannot compute longer than it was on the node."""
     nodes: int
-    """The different nodes on which the job has failed, without the excluded ones."""
+    """The number of different nodes on which the job has failed, not counting excluded nodes."""
     is_another_known: bool
     was_spared: bool
     """True if a failure that would have ended the job has been forgiven."""

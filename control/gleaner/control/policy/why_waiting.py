@@ -38,25 +38,25 @@ class JobNeeds:
     held: bool = False
     hold_reason: str = ""
     turn: str = ""
-    """The rule of its campaign for which the job waits, or ""."""
+    """The rule of its campaign that makes the job wait, or ""."""
     saved_on: str = ""
     """The node that saved the job, or "" if it is not saved."""
     group: str = ""
     paused_until_s: float | None = None
     """The end of a pause after a failure, or None if there is no pause."""
     unreachable: str = ""
-    """The input that could not be fetched at the last try, and why; "" if that is not the reason of the pause."""
+    """The input that could not be fetched in the last try, with the reason, or "" if the pause has another cause."""
     quota: str = ""
     """The quota that keeps the job from starting, or "" if there is none."""
     moved: str = ""
     """The origin and the destination of the job's migration, or "" if it does not migrate."""
     needs_s: int = 0
-    """The time that an agent must have left for the job. 0: any time is enough."""
+    """The time that an agent must have left for the job, or 0 if any time suffices."""
     before: int = 0
     """The number of waiting jobs of its group that come before it, at most `MOST_BEFORE`."""
     lacking: Mapping[str, str] = field(default_factory=dict[str, str])
-    """For each node, the need of the job that the node does not satisfy; "" if the job failed there, was refused there
-    or migrated away."""
+    """For each unsuitable node, the requirement of the job that the node does not meet, or "" if the job failed there,
+    was refused there or migrated away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def fits_somewhere(wish: JobNeeds, nodes: Sequence[NodeOutlook]) -> bool:
 
 
 def too_large(wish: JobNeeds, nodes: Sequence[NodeOutlook]) -> str:
-    """Return the message that the job is too large for every node, with the largest node.
+    """Return the message that the job is too large for every node. It names the largest node.
 
     >>> too_large(JobNeeds(64, 512), [NodeOutlook(4, 2048, is_free=True)])
     'larger than any node: it needs 64 cores and 512 MiB, the largest node has 4 cores and 2048 MiB'
@@ -156,9 +156,9 @@ def behind_others(group: str, shares: Shares) -> str:
 
 
 def waits_because(wish: JobNeeds, around: Surroundings) -> str:
-    """Return the first obstacle of the job.
+    """Return the first obstacle to the job.
 
-    Obstacles that only a person can remove come before those that pass by themselves.
+    Obstacles that only a person can remove come before those that disappear on their own.
 
     The answer also mentions other groups that come first.
 
@@ -211,7 +211,7 @@ def _in_the_way(wish: JobNeeds, around: Surroundings) -> str:
 
 
 def _in_time(wish: JobNeeds, around: Surroundings, nodes: Sequence[NodeOutlook]) -> str:
-    """Return the obstacle of a job that fits some node."""
+    """Return the obstacle to a job that fits on some node."""
     usable = [node for node in nodes if node.is_free]
     agents = around.agents_live + around.agents_pending
     turn = its_turn(wish.before)

@@ -1,4 +1,4 @@
-"""Agents and their leases: submitted, registered, live, silent, ended. An admin can stop them all."""
+"""Agents and their leases, from the submission to the end. An admin can stop all agents."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -27,7 +27,7 @@ _RAN = or_(
         ATTEMPT.c.ended_s - ATTEMPT.c.claimed_s >= QUICK_S,
     ),
 )
-"""The proof that a node can run jobs. A workload that has failed at once does not count, because the node might be to
+"""The proof that a node can run jobs. A workload that has failed quickly does not count, because the node might be to
 blame."""
 
 _SILENT = (Phase.SILENT, Phase.ENDED)
@@ -44,12 +44,12 @@ def expect(db: Connection, *, name: str, end_s: float, token_hash: str, now_s: f
 
 
 def record_submission(db: Connection, name: str, scheduler_id: str) -> None:
-    """Record that the scheduler has taken the agent under this id."""
+    """Record that the scheduler has accepted the agent under this id."""
     db.execute(update(AGENT).where(AGENT.c.name == name).values(scheduler_id=scheduler_id))
 
 
 def register(db: Connection, name: str, registration: Registration, *, lease_s: float, now_s: float) -> None:
-    """Record that the agent has started. A second registration is no error.
+    """Record that the agent has started. A second registration is not an error.
 
     Raises `NotFound`, or `Conflict` for an agent that has ended.
     """
@@ -78,11 +78,11 @@ _ALIVE = (
 
 
 def record_heartbeat(db: Connection, name: str, beat: Heartbeat, *, lease_s: float, now_s: float) -> Orders:
-    """Renew the agent's lease, and return what to do with each attempt that the agent names.
+    """Renew the agent's lease, and return an order for each attempt that the agent names.
 
-    An attempt that was given up and has not been claimed since lives on. A job that control believes on the agent for
-    longer than a lease, and that the agent does not name, is taken from it, because the agent never learned of the
-    claim.
+    An attempt that was given up is revived if its job has not been claimed since. If control has recorded a job on the
+    agent for longer than a lease, and the agent does not name it, the job is taken from the agent, which never learned
+    of the claim.
     """
     alive = db.execute(_ALIVE, {"name_": name, "until_": now_s + lease_s}).one_or_none()
     if alive is None:
@@ -101,7 +101,7 @@ def record_heartbeat(db: Connection, name: str, beat: Heartbeat, *, lease_s: flo
 
 
 def _record_failed_save(db: Connection, ref: AttemptRef, *, now_s: float) -> None:
-    """Record why saves fail, once until one works: the owner need not wait for the end of the slice to read it."""
+    """Record why saves fail, once until one succeeds, so that the owner can read the reason before the slice ends."""
     these = (NOT_SAVED, event_name(Transition.CHECKPOINT))
     told = (
         select(EVENT.c.what, EVENT.c.detail)
@@ -114,7 +114,7 @@ def _record_failed_save(db: Connection, ref: AttemptRef, *, now_s: float) -> Non
 
 
 def node_of(db: Connection, name: str) -> str:
-    """Return the node that the agent has registered from."""
+    """Return the node from which the agent has registered."""
     return str(db.execute(select(AGENT.c.node).where(AGENT.c.name == name)).scalar_one())
 
 
@@ -142,9 +142,9 @@ def _known(db: Connection, named: Sequence[AttemptRef]) -> Mapping[tuple[int, in
 
 def _order(db: Connection, name: str, ref: AttemptRef, row: Any, *, vacate: bool, now_s: float) -> Order:
     if row is None or row.agent != name:
-        return Order.DROP  # unknown, or another attempt is the current one
+        return Order.DROP  # unknown, or no longer the current attempt
     if row.lost and row.ending is Ending.RETURNED:
-        return Order.DROP  # it may still report what was published late, and that is all
+        return Order.DROP  # it can still report a checkpoint that was published late, but nothing else
     if row.lost:
         try:
             revive(db, ref.job, ref.attempt, agent=name, now_s=now_s)
@@ -175,12 +175,12 @@ def record_deregistration(
     faults_until_excluded: int = node_health.FAULTS_UNTIL_EXCLUDED,
     rates: RateRules | None = None,
 ) -> float | None:
-    """Close the agent at its own word. What it still had counts as returned unstarted.
+    """Close the agent at its own request. The jobs that it still had count as returned unstarted.
 
-    With `rates` the costs of its node are also recorded.
+    With `rates`, the costs of its node are also recorded.
 
-    Return the shared end that the agent was submitted for. Return None if the agent had ended before; then nothing has
-    changed.
+    Return the shared end for which the agent was submitted. Return None, and change nothing, if the agent had already
+    ended.
     """
     row = _lock_agent(db, name)
     if row.phase is Phase.ENDED:
@@ -204,7 +204,7 @@ def record_deregistration(
 
 
 def _has_run_a_job(db: Connection, name: str) -> bool:
-    """Return True if a workload of the agent's has run. An agent that found no work says nothing of its node."""
+    """Return True if a workload has run on the agent. An agent that found no work proves nothing about its node."""
     ran = exists().where(ATTEMPT.c.agent == name, _RAN)
     return bool(db.execute(select(ran)).scalar_one())
 
@@ -216,9 +216,10 @@ def _close(db: Connection, name: str, *, ended_s: float, reason: str, now_s: flo
 
 
 def overdue(db: Connection, *, now_s: float) -> list[str]:
-    """Return the agents that are to expire: their lease has ended, or a job is still on them although it has.
+    """Return the agents to expire. Their lease has ended, or they still have a job although they are silent or have
+    ended.
 
-    A silent agent can hold a job again, since a claim can pass its last heartbeat.
+    A silent agent can have a job again, because its claim can be processed after its last heartbeat.
     """
     stray = AGENT.c.phase.in_(_SILENT) & exists().where(JOB.c.agent == AGENT.c.name)
     over = (AGENT.c.phase == Phase.LIVE) & (AGENT.c.lease_until_s < now_s)
@@ -226,9 +227,9 @@ def overdue(db: Connection, *, now_s: float) -> list[str]:
 
 
 def expire(db: Connection, name: str, *, now_s: float, losses_until_held: int) -> bool:
-    """Declare an agent silent whose lease has ended, and its jobs lost.
+    """Declare that an agent whose lease has ended is silent, and that its jobs are lost.
 
-    Return False, and change nothing, if the agent has been heard of.
+    Return False, and change nothing, if the agent has renewed its lease.
     """
     row = _lock_agent(db, name)
     if row.phase is Phase.LIVE and row.lease_until_s < now_s:
@@ -246,7 +247,7 @@ def nodes_with_jobs(db: Connection) -> frozenset[str]:
 
 
 def renew_leases(db: Connection, *, now_s: float, lease_s: float) -> None:
-    """Give every live agent a full lease, because control was away and the agents were not silent."""
+    """Give every live agent a full lease, because it was control that was away and not the agents."""
     live = update(AGENT).where(AGENT.c.phase == Phase.LIVE)
     db.execute(live.values(lease_until_s=now_s + lease_s))
 
@@ -260,7 +261,7 @@ def vacate(db: Connection, name: str) -> None:
 def forget_unstarted(db: Connection, name: str, *, now_s: float, reason: str) -> bool:
     """Close an agent that the scheduler no longer knows and that never registered.
 
-    Its token is worth nothing from then on. Return False, and change nothing, if the agent has registered.
+    Its token becomes invalid. Return False, and change nothing, if the agent has registered.
     """
     gone = update(AGENT).where(AGENT.c.name == name, AGENT.c.phase == Phase.SUBMITTED)
     if not db.execute(gone.values(phase=Phase.ENDED, ended_s=now_s, reason=reason)).rowcount:
@@ -272,10 +273,10 @@ def forget_unstarted(db: Connection, name: str, *, now_s: float, reason: str) ->
 def close_silent(
     db: Connection, name: str, *, now_s: float, losses_until_held: int, rates: RateRules | None = None
 ) -> bool:
-    """Close a registered agent that is gone in the scheduler, if the agent is silent.
+    """Close a registered agent that the scheduler no longer knows, if the agent is silent.
 
-    "Gone" for the scheduler is not yet "dead": a live lease is waited out. The agent's token stays good for a late
-    report, and no longer. Return False, and change nothing, if the agent is not silent.
+    Such an agent might still be running, so a live lease is allowed to run out. The agent's token stays valid just long
+    enough for a late report. Return False, and change nothing, if the agent is not silent.
     """
     row = _lock_agent(db, name)
     if row.phase is not Phase.SILENT:
@@ -283,7 +284,8 @@ def close_silent(
     reason = "the scheduler no longer knows it"
     lose(db, name, now_s=now_s, losses_until_held=losses_until_held, detail=f"{name} is gone: {reason}")
     _close(db, name, ended_s=now_s, reason=reason, now_s=now_s)
-    # Nobody has seen its end: what it may still be writing stays until it must be gone (`queries.gone_agents`).
+    # Its end was not observed, so an archive that it might still be writing stays until the agent must be gone
+    # (`queries.gone_agents`).
     db.execute(update(AGENT).where(AGENT.c.name == name).values(facts=row.facts | {"unseen": True}))
     tokens.end_later(db, agent=name, now_s=now_s)
     if rates is not None:
@@ -292,7 +294,8 @@ def close_silent(
 
 
 def set_stop(db: Connection, *, by: str, now_s: float) -> None:
-    """Let no agent start, and let those that run save their jobs and end. A stop that is there stays as it is."""
+    """Prevent agents from starting, and make running agents save their jobs and end. An existing stop stays as it
+    is."""
     db.execute(insert_unless_there(db, STOP).values(id=1, by=by, at_s=now_s))
 
 
@@ -302,7 +305,7 @@ def end_stop(db: Connection) -> bool:
 
 
 def why_stopped(db: Connection) -> str:
-    """Return who has stopped all agents, when, and the cure, in one line; empty if agents may start."""
+    """Return, in one line, who has stopped all agents, when, and the remedy, or "" if agents can start."""
     row = db.execute(select(STOP.c.by, STOP.c.at_s)).one_or_none()
     if row is None:
         return ""

@@ -1,11 +1,12 @@
-"""Record agents' reports of their attempts (saved, completed, returned), and attempts that are lost without a report.
+"""Record agents' reports about their attempts (saved, completed, returned), and attempts that are lost without a
+report.
 
-A report counts if its attempt is the job's latest one and still runs, or was only assumed to be lost. An agent can
-repeat a report because the answer to the first one was lost. The repeated report changes nothing and is no error. Any
-other report is refused with `NotCurrent`.
+A report counts if its attempt is the job's latest one and still runs, or was only assumed to be lost. An agent repeats
+a report if the answer to it was lost. The repeated report changes nothing and is not an error. Any other report is
+refused with `NotCurrent`.
 
-Each function works in the caller's transaction. If it raises an exception, the transaction is undone, so nothing has
-changed.
+Each function works in the caller's transaction. If it raises an exception, the transaction is rolled back, so nothing
+changes.
 """
 
 from collections.abc import Mapping
@@ -28,7 +29,8 @@ from gleaner.control.queue.transitions import LANE_OF_NEW, lock, make_transition
 from gleaner.control.states import Outcome, State, Transition
 
 AT_ONCE_S, SAVES_AT_ONCE = 5.0, 5
-"""A job that saves itself without memory, and has computed less than this in so many attempts in a row, is held."""
+"""A job that saves itself without its memory is held after `SAVES_AT_ONCE` attempts in a row that compute less than
+`AT_ONCE_S`."""
 
 AttemptReport = Checkpointed | Saved | Completed | Returned | LogLines
 
@@ -43,7 +45,7 @@ def record_report(
     most_log_bytes: int,
     now_s: float,
 ) -> bool:
-    """Record an agent's report of its attempt, with its measurements. Return True if the report is new.
+    """Record an agent's report about its attempt, with its measurements. Return True if the report is new.
 
     Raises `NotYours` if the attempt belongs to another agent, and the exceptions of the function for this kind of
     report.
@@ -106,10 +108,10 @@ def record_save(db: Connection, job: int, attempt: int, report: Saved, *, now_s:
 def record_completion(db: Connection, job: int, attempt: int, report: Completed, *, now_s: float) -> bool:
     """Record that the workload exited.
 
-    With exit code 0 the job has succeeded; otherwise it is retried while it has a retry left.
+    With exit code 0, the job has succeeded. Otherwise it is retried while it has retries left.
 
     A failure costs a retry unless its node is excluded (see `policy.returns`). If the job's specification excludes this
-    exit code from retries, the job fails at once. Return True if the report is new.
+    exit code from retries, the job fails immediately. Return True if the report is new.
     """
     ending = Ending.SUCCEEDED if report.exit_code == 0 else Ending.FAILED
     detail = report.reason if report.exit_code == 0 else _cause(report)
@@ -137,7 +139,7 @@ def record_completion(db: Connection, job: int, attempt: int, report: Completed,
             _failed(db, job, attempt, report, end=end, now_s=now_s)
     except Conflict:
         before = attempts.find(db, job, attempt)
-        if before is not None and before.exit_code == report.exit_code:  # only a process that ended itself has a code
+        if before is not None and before.exit_code == report.exit_code:  # only a program's own end has a code
             return False
         raise
     unmatched = report.output.unmatched if report.output is not None else ()
@@ -172,7 +174,7 @@ def _failed(
     made = attempts.find(db, job, attempt)
     attempts.end(db, job, attempt, {**end, "blame": Blame.NOBODY})
     node_health.record_failure(db, made, now_s=now_s)
-    row = lock(db, job)  # retries that were spent because of the node may have been refunded
+    row = lock(db, job)  # retries that were spent because of the node might have been refunded
     failed = node_health.failures_of(db, job)
     nodes = [node for node, _ in failed.values()]
     elsewhere = lanes.unless_nowhere_else(db, job, [*nodes, made.node])
@@ -223,7 +225,7 @@ def _failed(
 
 
 def _give_more_memory(db: Connection, job: int, report: Completed, *, end: Mapping[str, object], now_s: float) -> bool:
-    """Give more memory to a job that has reached its memory limit. Return False if the job has no right to more.
+    """Give more memory to a job that has reached its memory limit. Return False if the job cannot have more.
 
     The larger limit costs no retry, because neither the job nor the node has failed.
     """
@@ -252,7 +254,7 @@ def _fail_for_good(
 ) -> None:
     """Record that the job has failed permanently.
 
-    `failures` is the number of failures that cost the job a retry. None leaves the number as it is.
+    `failures` is the number of failures that have cost the job a retry. None leaves the number unchanged.
     """
     counts = make_transition(
         db,
@@ -273,7 +275,7 @@ def _fail_for_good(
 
 
 def _try_again(db: Connection, row: Any, *, end: Mapping[str, object], now_s: float, detail: str) -> None:
-    """Queue the job again. It continues from its last checkpoint, which is as good as before."""
+    """Queue the job again. It continues from its last checkpoint, which is still good."""
     if row.state is State.RUNNING:
         take_from_agent(db, row, now_s=now_s, detail=detail, end=end)
         return
@@ -283,9 +285,9 @@ def _try_again(db: Connection, row: Any, *, end: Mapping[str, object], now_s: fl
 
 
 def record_return(db: Connection, job: int, attempt: int, report: Returned, *, now_s: float) -> bool:
-    """Record that the attempt ended without a new checkpoint and without an exit of the workload.
+    """Record that the attempt ended without a new checkpoint and before the workload exited.
 
-    The job loses no retry. Return True if the report is new.
+    This costs the job no retry. Return True if the report is new.
     """
     row = lock(db, job)
     line = f"{report.why}: {report.detail}" if report.detail else str(report.why)
@@ -313,7 +315,7 @@ def record_return(db: Connection, job: int, attempt: int, report: Returned, *, n
         row = lock(db, job)
     whereto = _whereto(row, has_lost_all=reaction.then is Then.SET_ASIDE)
     if row.state is State.RUNNING:
-        # The agent may still publish a late checkpoint, which the attempt reports unless the job was claimed before.
+        # The agent might still publish a late checkpoint, which the attempt can report until the job is claimed again.
         detail = whereto + (f" with {memory_in_words(more_mib)}" if more_mib else "")
         take_from_agent(db, row, now_s=now_s, detail=detail, end={}, lost=reaction.may_follow)
     else:
@@ -328,7 +330,8 @@ def record_return(db: Connection, job: int, attempt: int, report: Returned, *, n
 
 
 def _given(db: Connection, row: Any, why: ReturnReason, made: Any) -> TimesGiven:
-    """Return how often this reason was reported of the checkpoint, the campaign or the job since it was last sound."""
+    """Return how often this reason was reported for the checkpoint, or for the campaign or the job since it was last
+    sound."""
     reaction = returns.REACTIONS[why]
     alike = reaction.alike or (why,)
     if reaction.of_checkpoint:
@@ -400,9 +403,9 @@ def _whereto(row: Any, *, has_lost_all: bool = False) -> str:
 
 
 def _set_aside(db: Connection, row: Any, reaction: Reaction, line: str, now_s: float) -> None:
-    """Set aside the broken checkpoint from which the job should have continued. The one before it counts now.
+    """Set aside the broken checkpoint from which the job should have continued. The previous one counts from now on.
 
-    The broken checkpoint is kept until the job is Complete, because the nodes' reports about it may turn out to be
+    The broken checkpoint is kept until the job is Complete, because the nodes' reports about it might turn out to be
     wrong.
     """
     broken = (row.from_attempt, row.from_number)
@@ -427,7 +430,7 @@ def _set_aside(db: Connection, row: Any, reaction: Reaction, line: str, now_s: f
 
 
 def _go_on_from(db: Connection, job: int, checkpoint: tuple[int, int] | None) -> None:
-    """Let the job's next attempt start from this checkpoint, an (attempt, number); None means from the beginning."""
+    """Make the job's next attempt start from this checkpoint (attempt, number), or from the beginning if it is None."""
     if checkpoint is None:
         start: dict[str, Any] = {"from_attempt": None, "from_number": None, "lane": LANE_OF_NEW}
     else:
@@ -443,7 +446,7 @@ def _go_on_from(db: Connection, job: int, checkpoint: tuple[int, int] | None) ->
 def record_checkpoint(db: Connection, job: int, attempt: int, report: Checkpointed, *, now_s: float) -> bool:
     """Record a checkpoint of an attempt that keeps running. The job continues from it if the attempt is lost.
 
-    The report is guarded like the report of an attempt's end. Repeating it changes nothing, however late it comes.
+    The report is guarded like the report of an attempt's end. Repeating it changes nothing, however late it arrives.
     Return True if the report is new. Raises `Invalid` for a checkpoint that is not newer than the attempt's last one.
     """
     made = report.checkpoint
@@ -474,10 +477,10 @@ def record_checkpoint(db: Connection, job: int, attempt: int, report: Checkpoint
 
 
 def lose(db: Connection, agent: str, *, now_s: float, losses_until_held: int, detail: str) -> tuple[int, ...]:
-    """Take all running jobs from an agent that is gone, and return their ids. The jobs lose no retry.
+    """Take all running jobs from an agent that is gone, and return their ids. This costs the jobs no retry.
 
-    A job is held if it was lost on `losses_until_held` different nodes and no event in between shows it to be sound,
-    because the job itself may kill the agents.
+    A job is held if it was lost on `losses_until_held` different nodes and no event in between shows that it is sound,
+    because the job itself might be killing the agents.
     """
     jobs = running_on(db, agent)
     for row in jobs:
@@ -490,7 +493,7 @@ def lose(db: Connection, agent: str, *, now_s: float, losses_until_held: int, de
 
 
 def running_on(db: Connection, agent: str) -> list[Any]:
-    """Return the rows of the agent's jobs, locked.
+    """Lock the agent's jobs, and return their rows.
 
     The rows are locked in the order of their ids, so that two programs that lock many rows do not deadlock.
     """
@@ -513,7 +516,7 @@ def take_from_agent(
 
 
 def _settle(db: Connection, job: int) -> None:
-    """Accept no further report of an attempt that was given up, because it has now reported its own end."""
+    """Accept no further report from an attempt that was given up, because it has now reported its own end."""
     db.execute(update(JOB).where(JOB.c.id == job).values(lost=False))
 
 

@@ -20,7 +20,7 @@ SAVE_FAILURES = (ReturnReason.SAVE_FAILED, ReturnReason.UNSAVABLE)
 """The reasons for which an attempt is returned after a failed save."""
 
 OF_THIS_RUN = and_(ATTEMPT.c.job == JOB.c.id, ATTEMPT.c.attempt > JOB.c.earlier_attempts)
-"""The condition on an attempt that it is later than the latest rerun of its job."""
+"""The condition that an attempt is later than the latest rerun of its job."""
 _ONE = and_(ATTEMPT.c.job == bindparam("job_"), ATTEMPT.c.attempt == bindparam("attempt_"))
 _FIND = select(ATTEMPT).where(_ONE)
 _END = update(ATTEMPT).where(_ONE)
@@ -57,7 +57,7 @@ def check_agent(db: Connection, job: int, attempt: int, agent: str) -> None:
 
 
 def running_job(db: Connection, job: int, attempt: int, agent: str) -> Any:
-    """Return the row, locked, of a job that runs in this attempt of the agent.
+    """Return the locked row of a job that runs in this attempt of the agent.
 
     Raises `NotFound`, `NotYours` or `NotCurrent`.
     """
@@ -179,7 +179,7 @@ def newest_computed_s(db: Connection, job: int, count: int) -> float:
 
 
 def starts_in_vain(db: Connection, job: int) -> int:
-    """Return how many attempts began from nothing and saved a checkpoint that could not be restored."""
+    """Return how many attempts started from the beginning and saved a checkpoint that could not be restored."""
     begun = (
         select(func.count(func.distinct(CHECKPOINT.c.attempt)))
         .join(ATTEMPT, and_(ATTEMPT.c.job == CHECKPOINT.c.job, ATTEMPT.c.attempt == CHECKPOINT.c.attempt))
@@ -200,11 +200,11 @@ def failing_nodes(db: Connection, job: int, checkpoint: tuple[int, int], whys: S
 
 
 def publish(db: Connection, job: int, checkpoint: Checkpoint, *, kind: int | None, now_s: float) -> None:
-    """Record a new checkpoint, saved on a node of that kind.
+    """Record a new checkpoint that was saved on a node of this kind.
 
-    The newest `checkpoints_to_keep` complete ones stay recorded.
+    Only the checkpoints that `checkpoints_to_keep` selects stay recorded.
 
-    The checkpoint numbers of an attempt must ascend. Its last checkpoint can be reported again.
+    The checkpoint numbers of an attempt must increase. Its last checkpoint can be reported again.
     """
     newest = db.execute(_NEWEST, {"job_": job, "attempt_": checkpoint.attempt}).one_or_none()
     if newest is not None and checkpoint.number <= newest.number:
@@ -246,13 +246,13 @@ def set_standing(db: Connection, job: int, attempt: int, number: int, standing: 
 
 
 def drop_all(db: Connection, job: int) -> None:
-    """Drop all checkpoints of a job that starts from its beginning again, because it needs none of them."""
+    """Drop all checkpoints of a job that starts again from the beginning, because it needs none of them."""
     for attempt, number in named_checkpoints(db, job):
         set_standing(db, job, attempt, number, Standing.DROPPED)
 
 
 def forget_paths(db: Connection, jobs: Collection[int]) -> None:
-    """Drop all checkpoints of Complete jobs, also broken ones, and end their pauses and migrations."""
+    """Drop all checkpoints of Complete jobs, including broken ones, and end the jobs' pauses and migrations."""
     kept = update(CHECKPOINT).where(CHECKPOINT.c.job.in_(jobs), CHECKPOINT.c.standing != Standing.DROPPED)
     db.execute(kept.values(standing=Standing.DROPPED))
     for table in (PAUSE, MIGRATION):
@@ -260,7 +260,7 @@ def forget_paths(db: Connection, jobs: Collection[int]) -> None:
 
 
 def is_published(db: Connection, job: int, checkpoint: Checkpoint) -> bool:
-    """Return True if exactly this checkpoint was reported before."""
+    """Return True if exactly this checkpoint was already reported."""
     found = select(CHECKPOINT.c.digest).where(
         CHECKPOINT.c.job == job,
         CHECKPOINT.c.attempt == checkpoint.attempt,

@@ -29,7 +29,7 @@ LONGEST_S = 3600.0
 NAMED_AT_MOST = 5
 """The greatest number of tables that an error message lists."""
 _CORE = {"leader", "job", "attempt"}
-"""Tables that every version of Gleaner has, and that no other application is likely to have all together."""
+"""Tables that every version of Gleaner has, and that another application is unlikely to have together."""
 _OURS = {"alembic_version", UNFINISHED, *METADATA.tables}
 _MARK = f"CREATE TABLE IF NOT EXISTS {UNFINISHED} (id INTEGER)"
 _SQLITE, _POSTGRESQL = b"SQLite format 3\x00", b"PGDMP"
@@ -42,7 +42,7 @@ class BackupFailed(QueueError):
 def back_up(engine: Engine, file: Path) -> int:
     """Write a copy of the database to a new file that only its owner can read. Return its size in bytes.
 
-    The copy shows the database at one instant, and control can be running. Raises `BackupFailed`, for example if the
+    The copy shows the database at one instant, and control can keep running. Raises `BackupFailed`, for example if the
     file already exists, or `OSError`.
     """
     if file.exists():
@@ -68,10 +68,10 @@ def back_up(engine: Engine, file: Path) -> int:
 
 @contextmanager
 def put_back(engine: Engine, file: Path, *, replace: bool) -> Generator[Engine]:
-    """Restore the copy. Yield an engine on which `recovery` makes it safe; afterwards the copy is the queue's database.
+    """Restore the copy. Yield an engine on which `recovery` makes it safe. Afterwards it is the queue's database.
 
     A SQLite copy is made safe in a separate file, and replaces the database only at the end. A PostgreSQL copy replaces
-    the database at once, in one transaction, and stays marked until it is safe.
+    the database immediately, in one transaction, and stays marked until it is safe.
 
     Raises `BackupFailed` if the copy comes from the other kind of database, if control runs, or if the database has
     jobs and `replace` is not set.
@@ -150,9 +150,9 @@ def _file_of(engine: Engine) -> Path:
 
 
 def _copy_sqlite(source: Path, into: Path) -> None:
-    """Copy a database to which other programs may write. Raises `BackupFailed` if it is damaged.
+    """Copy a database to which other programs might write. Raises `BackupFailed` if it is damaged.
 
-    The copy is one read transaction, because SQLite would otherwise restart it at each write by another program.
+    The copy is one read transaction, because SQLite would otherwise restart the copy at each write by another program.
     """
     read_only = sqlite3.connect(f"file:{source}?mode=ro", uri=True, isolation_level=None)
     try:
@@ -179,10 +179,10 @@ def _sync(file: Path) -> None:
 
 
 def _load_postgresql(engine: Engine, file: Path) -> None:
-    """Replace all tables by those of the copy, in one transaction, and mark the database as unfinished.
+    """Replace all tables with those of the copy, in one transaction, and mark the database as unfinished.
 
-    The output of `pg_restore` is piped to `psql`, which commits at the end of its input. This function ends the input,
-    and only if pg_restore has succeeded.
+    The output of `pg_restore` is piped to `psql`, which commits at the end of its input. This function closes that
+    input only if pg_restore has succeeded.
     """
     drop = "".join(f'DROP TABLE IF EXISTS "{name}" CASCADE;' for name in sorted(_OURS))
     in_one = ["--no-password", "--no-psqlrc", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1"]
@@ -203,7 +203,8 @@ def _program(
     stdin: int = subprocess.DEVNULL,
     stdout: IO[bytes] | int | None = subprocess.DEVNULL,
 ) -> Generator[subprocess.Popen[bytes]]:
-    """Run one of PostgreSQL's programs, connected as control is, and wait for its end. Raises `BackupFailed`.
+    """Run one of PostgreSQL's programs with control's connection settings, and wait until it ends. Raises
+    `BackupFailed`.
 
     The password does not appear on the command line. The program is killed if the caller fails before the program ends.
     """

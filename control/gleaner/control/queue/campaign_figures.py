@@ -1,7 +1,7 @@
 """The figures of campaigns: their progress and expected end, their failures by cause, and their use of nodes.
 
-Each query reads the jobs of a campaign once, by the index of its jobs. Only one campaign's page or `glean campaign
-show` asks for its causes and its use.
+Each query reads the jobs of a campaign once, through the index of its jobs. Causes and use are queried only for the
+page of a single campaign and for `glean campaign show`.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ MOST_CAUSES = 20
 def campaign_rows(
     db: Connection, campaigns: Sequence[RowMapping], *, now_s: float, keep_s: float | None
 ) -> tuple[CampaignRow, ...]:
-    """Return these campaigns with the number of their jobs in each state, and what follows from it."""
+    """Return these campaigns with the number of their jobs in each state, and the figures that follow from it."""
     ended = JOB.c.outcome.in_([Outcome.SUCCEEDED, Outcome.FAILED])
     counted = COUNTED | {"recent": and_(ended, JOB.c.ended_s > now_s - RECENT_S)}
     sums = (
@@ -63,7 +63,7 @@ def _campaign_row(row: RowMapping, sums: RowMapping, *, now_s: float, keep_s: fl
 
 
 def campaign_detail(db: Connection, campaign: int, *, now_s: float, keep_s: float | None) -> CampaignDetail:
-    """Return all known facts of one campaign. Raises `NotFound`."""
+    """Return all known facts about one campaign. Raises `NotFound`."""
     row = find_campaign(db, campaign)
     mine = JOB.c.campaign == campaign
     ends = select(JOB.c.index, JOB.c.parameters, SPEC.c.document).join(SPEC, SPEC.c.id == JOB.c.spec).where(mine)

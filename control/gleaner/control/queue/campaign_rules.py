@@ -1,8 +1,8 @@
-"""The rules of a campaign: how many of its jobs run at once, how many must succeed first, and how many may fail.
+"""The rules of a campaign: how many of its jobs run at once, how many must succeed first, and how many can fail.
 
-The jobs whose turn has not come wait in closed lanes of the campaign, which a claim steps over at once. A job is
-opened when it is moved to the lane of new jobs, and keeps its place until it has ended. So at most as many jobs can run
-as are open, and claims need not count. Whoever opens jobs has locked the campaign's row.
+The jobs whose turn has not come wait in closed lanes of the campaign, which a claim skips in one step. To open a job
+means to move it to the lane of new jobs, and the job stays open until it has ended. So no more jobs can run than are
+open, and claims do not need to count them. Functions that open jobs first lock the campaign's row.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from gleaner.control.queue.transitions import LANE_OF_NEW, record_all
 from gleaner.control.states import Outcome, State
 
 IDS_AT_ONCE = 10_000
-"""Databases take at most some ten thousand values in one statement."""
+"""Databases accept at most some ten thousand values in one statement."""
 _C = CAMPAIGN.c
 _LOCK = text("SELECT pg_advisory_xact_lock(26477, :campaign_)")
 """This number keeps our advisory locks apart from other locks in the same database."""
@@ -28,7 +28,7 @@ _LOCK = text("SELECT pg_advisory_xact_lock(26477, :campaign_)")
 def add(db: Connection, campaign: int, wanted: Submission, wish: LaneWish, *, jobs: int) -> int | None:
     """Record the rules of a new campaign. Return the lane in which its jobs wait for their turn, if they do.
 
-    `open_jobs` opens the first of them once they exist.
+    `open_jobs` opens the first jobs once they exist.
     """
     waits = wanted.max_running is not None or wanted.try_first is not None
     lane = lanes.ensure_of_campaign(db, wish, campaign, is_new=True) if waits else None
@@ -40,7 +40,7 @@ def add(db: Connection, campaign: int, wanted: Submission, wish: LaneWish, *, jo
 
 
 def _count_of_end(outcome: Outcome) -> ReturningUpdate[Any]:
-    """Return the statement that counts the end of an open job, and returns its campaign, which has rules."""
+    """Return the statement that counts the end of an open job and returns its campaign with the rules."""
     mine = JOB.c.id == bindparam("job_")
     campaign = select(JOB.c.campaign).where(mine).scalar_subquery()
     waited_in = select(LANE.c.campaign).join(JOB, JOB.c.lane == LANE.c.id).where(mine).scalar_subquery()
@@ -55,7 +55,7 @@ def _count_of_end(outcome: Outcome) -> ReturningUpdate[Any]:
 
 
 _COUNT_OF_END = {outcome: _count_of_end(outcome) for outcome in Outcome}
-"""They are made once, because each end of a job in such a campaign runs one of them."""
+"""The statements are made only once, because one of them runs each time that a job of such a campaign ends."""
 
 
 def record_end(db: Connection, job: int, outcome: Outcome, *, now_s: float) -> None:
@@ -64,14 +64,16 @@ def record_end(db: Connection, job: int, outcome: Outcome, *, now_s: float) -> N
     if row is None:
         return
     if row.failures_left is not None and row.failures_left < 0:
-        # At each end until a release, because a job that another transaction was changing was left out.
+        # This is repeated at each end until a release, because jobs that another transaction was changing were left
+        # out.
         hold_rest(db, row.id, reason="more jobs of its campaign have failed than max_failures allows", now_s=now_s)
     else:
         _open(db, row)
 
 
 def record_end_of_all(db: Connection, campaign: int) -> None:
-    """Record that all jobs of the campaign were cancelled. After a rerun, jobs are tried in place of the open ones."""
+    """Record that all jobs of the campaign were cancelled. After a rerun, other jobs are tried in place of those that
+    were open."""
     tried = case((_C.try_left > 0, _C.try_unopened + _C.open_jobs), else_=0)
     db.execute(update(CAMPAIGN).where(_C.id == campaign).values(open_jobs=0, try_unopened=tried))
 
@@ -90,7 +92,7 @@ def open_jobs(db: Connection, campaign: int) -> None:
 
 
 def release(db: Connection, campaign: int, *, any_held: bool) -> None:
-    """Open jobs after the release of the whole campaign, and let more jobs fail.
+    """Open jobs after the release of the whole campaign, and allow further failures.
 
     A release that found no held job starts the jobs that wait for the first ones to succeed.
     """
@@ -103,7 +105,8 @@ def release(db: Connection, campaign: int, *, any_held: bool) -> None:
 def _open(db: Connection, campaign: Any) -> None:
     """Open as many jobs of a locked campaign as can be open. While some are tried first, open only those.
 
-    A job that another transaction is changing is left out. If the job still waits then, that transaction opens jobs.
+    A job that another transaction is changing is left out. If the job still waits afterwards, that transaction opens
+    jobs itself.
     """
     limits = [campaign.try_unopened] if campaign.try_left else []
     if campaign.max_running is not None:
@@ -131,14 +134,14 @@ def _open(db: Connection, campaign: Any) -> None:
 def lock(db: Connection, campaign: int) -> None:
     """Wait for all transactions that change the whole campaign, before any of its rows is locked.
 
-    Without this lock, jobs that one of them runs again would come to those that another has selected.
+    Without this lock, jobs that one such transaction runs again would be added to those that another has selected.
     """
     if db.dialect.name == "postgresql":
         db.execute(_LOCK, {"campaign_": campaign})
 
 
 def batched(ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Yield parts of these ids that one statement can take."""
+    """Yield these ids in parts that fit into one statement."""
     return (ids[at : at + IDS_AT_ONCE] for at in range(0, len(ids), IDS_AT_ONCE))
 
 

@@ -1,18 +1,18 @@
-"""Claims: choosing which waiting jobs an agent gets. This module is the queue's hot path.
+"""Claims: the choice of waiting jobs for an agent. This module is the queue's hot path.
 
 The cost of a claim depends neither on the number of waiting jobs nor on the number of jobs that do not fit.
 
-Waiting jobs of one submitter that are alike to a claim form a *lane*; saved jobs and new jobs have different lanes. The
-index of the waiting jobs is in claim order within each lane: the highest priority first, then the oldest job. A claim
-finds the lanes that hold a waiting job by stepping through that index, so an empty lane costs nothing. It drops the
-lanes that do not fit, and merges the others by their first jobs. Among the jobs of one submitter the higher priority
-comes first, then saved jobs before new ones, then the oldest job. The first jobs of the submitters of a group are
-compared differently: saved jobs before new ones, then the higher priority, then the oldest job. `policy.fair_share`
-decides which group comes next, but is not asked while only one group has a job that fits. A lane is opened only when
-its first job is next, and no more rows are read from it than can fit.
+Waiting jobs of one submitter that a claim treats alike form a *lane*. Saved jobs and new jobs have different lanes.
+Within each lane, the index of the waiting jobs is in claim order, which puts the highest priority first and then the
+oldest job. A claim finds the lanes that have a waiting job by stepping through that index, so an empty lane costs
+nothing. It drops the lanes that do not fit, and merges the others by their first jobs. Among the jobs of one submitter,
+the higher priority comes first, then saved jobs before new ones, then the oldest job. The first jobs of the submitters
+of a group are compared differently: saved jobs before new ones, then the higher priority, then the oldest job.
+`policy.fair_share` decides which group comes next, but is used only while several groups have a job that fits. A lane
+is opened only when its first job is next, and no more rows are read from it than can fit.
 
-On PostgreSQL the rows are locked with SKIP LOCKED, so that claims do not wait for each other. A claim passes over a row
-that another claim holds at that moment. SQLite admits one writer at a time.
+On PostgreSQL, the rows are locked with SKIP LOCKED, so that claims do not wait for each other. A claim skips a row that
+another claim has locked at that moment. SQLite admits one writer at a time.
 """
 
 import heapq
@@ -49,7 +49,7 @@ from gleaner.control.states import State
 
 
 class _Head(NamedTuple):
-    """The first waiting job of a lane. Heads sort in the order in which the jobs of one submitter are claimed."""
+    """The first waiting job of a lane. Heads are sorted in the order in which the jobs of one submitter are claimed."""
 
     lowness: int
     is_new: bool
@@ -57,7 +57,7 @@ class _Head(NamedTuple):
 
     @property
     def turn(self) -> tuple[bool, int, int]:
-        """Return the key by which the heads of several submitters sort."""
+        """Return the key by which the heads of several submitters are sorted."""
         return self.is_new, self.lowness, self.job
 
 
@@ -86,7 +86,7 @@ WITH RECURSIVE occupied(lane) AS (
     SELECT (SELECT min(job.lane) FROM job WHERE {WAITS} AND job.lane > occupied.lane)
     FROM occupied WHERE occupied.lane IS NOT NULL
 )"""  # noqa: S608  # only our own constants are in it
-"""The lanes with a waiting job, found by steps through the index of the waiting jobs. NULL marks the end.
+"""The lanes with a waiting job, found by stepping through the index of the waiting jobs. NULL marks the end.
 
 The lanes of campaigns whose jobs wait for their turn have numbers below 0."""
 
@@ -138,7 +138,7 @@ agent."""
 
 
 _SAVED = [name for name in Checkpoint.model_fields if name != "chain"]
-"""The facts of a checkpoint that an agent needs to continue from it."""
+"""The fields of a checkpoint that an agent needs to continue from it."""
 
 
 def _front(lane: Any, limit: Any) -> Select[*tuple[Any, ...]]:
@@ -209,9 +209,9 @@ def _look() -> Select[*tuple[Any, ...]]:
 
 
 _LOOK = _look()
-"""The asking agent with one row for each of its lanes, or one row with an empty lane if it has none. The lane with the
-very first job, by the order of several submitters, is opened at once, because most claims need no other. It has one row
-for each of its first jobs."""
+"""The query for the asking agent. It returns a row for each lane with work for the agent, or one row with an empty lane
+if there is no such lane. The query also opens the lane whose first job comes first in the order between submitters,
+because most claims need no other lane. This lane has a row for each of its first jobs."""
 
 
 def no_limits(_db: Connection, _groups: Collection[str]) -> Allowance:
@@ -232,12 +232,12 @@ def claim(
     """Assign to the agent as many waiting jobs as fit into its free room, each under a new attempt.
 
     `shares` is called once, and only if several groups have a job that fits. The decision between the groups is
-    recorded if `may_record` returns True. `limits` is called for the groups that have jobs here, and returns what they
-    can still start.
+    recorded if `may_record` returns True. `limits` is called for the groups that have jobs here, and returns their
+    allowance.
 
-    A silent agent gets no job until its next heartbeat has made it live. An agent that is to vacate gets none. A node
-    that is or was excluded gets at most one. Raises `NotFound` for an agent that was never submitted, and `Conflict`
-    for an agent that is not registered or has ended.
+    A silent agent receives no job until its next heartbeat has made it live. An agent that must vacate its node
+    receives none. A node that is or was excluded receives at most one. Raises `NotFound` for an agent that was never
+    submitted, and `Conflict` for an agent that is not registered or has ended.
     """
     wish = {"agent": agent, "cpus": ask.cpus, "memory_mib": ask.memory_mib, "most": ask.most}
     wish |= {"now_s": now_s, "left_s": ask.left_s}
@@ -292,7 +292,8 @@ def _is_allowed(lane: Any, allowed: Allowance) -> bool:
 def _chosen(
     db: Connection, rows: Sequence[Any], room: _Room, book: Book | None, allowed: Allowance
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield the jobs to take, each with its lane, in the order of choice. Without a book, all jobs are of one group."""
+    """Yield the jobs to take, each with its lane, in the order of choice. Without a book, all jobs belong to one
+    group."""
     by_submitter: dict[tuple[str, str], _Lanes] = {}
     for lane in {row.lane: row for row in rows}.values():
         head = _Head(-lane.head_priority, lane.head_state != State.SAVED, lane.head_job)
@@ -325,7 +326,7 @@ def _chosen(
 
 
 def _has_one_that_fits(submitters: _Submitters, room: _Room, allowed: Allowance) -> bool:
-    """Drop lanes of a group until the first one fits, since the room only shrinks. Return False if none is left."""
+    """Drop lanes of a group until the first one fits, because the room only shrinks. Return False if none is left."""
     while submitters:
         lanes_of = submitters[0][1]
         lane = lanes_of[0][1]
@@ -338,7 +339,7 @@ def _has_one_that_fits(submitters: _Submitters, room: _Room, allowed: Allowance)
 
 
 def _let_next_submitter_follow(submitters: _Submitters) -> None:
-    """Sort the first submitter, whose first lane has changed, among the others."""
+    """Move the first submitter, whose first lane has changed, to its new place among the others."""
     lanes_of = heapq.heappop(submitters)[1]
     if lanes_of:
         heapq.heappush(submitters, (lanes_of[0][0].turn, lanes_of))

@@ -1,6 +1,7 @@
-"""The kinds of nodes, and which kind fits which. They decide where a saved job can continue.
+"""The kinds of nodes, and which of them fit together. They decide where a saved job can continue.
 
-A new kind is compared with all others once, when it registers. The result is stored, so that a claim only looks it up.
+A new kind is compared with all others once, when its first node registers. The result is stored, so that a claim only
+looks it up.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ from gleaner.control.queue.transitions import insert_unless_there
 
 
 def record_kind(db: Connection, facts: NodeFacts) -> int:
-    """Record the kind of a node on which an agent registers, and which folders jobs can mount there.
+    """Record the kind of a node on which an agent registers, and the folders that jobs can mount there.
 
     Return the kind.
     """
@@ -51,7 +52,7 @@ def forget_mount(db: Connection, node: str, folder: str) -> bool:
 
 
 def what_nodes_have(db: Connection) -> Mapping[str, frozenset[tuple[NeedKind, str]]]:
-    """Return for each known node the folders that jobs can mount, and the ways to fetch inputs."""
+    """Return, for each known node, the folders that jobs can mount, and the ways to fetch inputs."""
     found: dict[str, set[tuple[NeedKind, str]]] = defaultdict(set)
     for row in db.execute(select(NODE_HAS)):
         found[row.node].add((row.need, row.name))
@@ -59,7 +60,7 @@ def what_nodes_have(db: Connection) -> Mapping[str, frozenset[tuple[NeedKind, st
 
 
 def _kind(db: Connection, kind: NodeKind) -> int:
-    """Return the row of this kind. A new kind is first compared with all others."""
+    """Return the id of this kind. A new kind is first compared with all others."""
     columns = [kind.architecture, kind.family, kind.criu, sorted(kind.cpu_features)]
     digest = hashlib.sha256(json.dumps(columns).encode()).hexdigest()
     find = select(KIND.c.id).where(KIND.c.digest == digest)
@@ -67,7 +68,7 @@ def _kind(db: Connection, kind: NodeKind) -> int:
     if found is not None:
         return int(found)
     if db.dialect.name == "postgresql":
-        # Two new kinds at once would miss each other. The lock does not make readers wait.
+        # Two new kinds that are recorded at the same time would miss each other. The lock does not make readers wait.
         db.execute(text("LOCK TABLE kind IN SHARE ROW EXCLUSIVE MODE"))
         found = db.execute(find).scalar_one_or_none()
         if found is not None:
@@ -82,7 +83,7 @@ def _kind(db: Connection, kind: NodeKind) -> int:
             pairs += [(other, made)] if not lacks(kind, saved_on=that) else []
     db.execute(
         insert_unless_there(db, KIND), _ANY_THAT_SAVES
-    )  # never the first row: SQLite would number the next one 0
+    )  # never the first row, because SQLite would number the next one 0
     pairs += [(SAVING, made)] if kind.saves else []
     db.execute(insert(FIT), [{"saved_on": saved_on, "node": node} for saved_on, node in pairs])
     return made
@@ -106,9 +107,9 @@ def nodes_seen_since(db: Connection, since_s: float) -> frozenset[str]:
 
 
 def misfits(db: Connection, lanes: Sequence[Any], *, since_s: float | None = None) -> dict[int, frozenset[str]]:
-    """Return, for each lane, those of all registered nodes on which its jobs cannot continue.
+    """Return, for each lane, the registered nodes on which its jobs cannot continue.
 
-    The folders of a node are unknown if it was last checked before `since_s`; such a node counts as having all of them.
+    The folders of a node that was last checked before `since_s` are unknown. Such a node counts as having all folders.
     """
     has = what_nodes_have(db)
     nodes = db.execute(select(NODE.c.name, NODE.c.kind).where(NODE.c.kind.is_not(None))).all()
@@ -125,7 +126,7 @@ def misfits(db: Connection, lanes: Sequence[Any], *, since_s: float | None = Non
 
 @dataclass(frozen=True, slots=True)
 class Obstacles:
-    """The reasons why a job cannot start or continue on every node."""
+    """The reasons why a job cannot start or continue on some nodes."""
 
     saved_on: str
     """The node that saved the job, if it is saved."""

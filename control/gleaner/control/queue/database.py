@@ -36,7 +36,7 @@ _OPTIONS = (
 )
 """All statements find their rows by index, whatever the values, so a new plan for each call would cost more than the
 statement itself. The server ends the transaction of a program that was stopped within it, so that another program can
-lead: see `leader.holds`."""
+lead (see `leader.holds`)."""
 _WIRE: dict[str, Any] = {
     "connect_timeout": int(BUSY_TIMEOUT_S),
     "tcp_user_timeout": int(BUSY_TIMEOUT_S * 1000),
@@ -44,8 +44,8 @@ _WIRE: dict[str, Any] = {
     "keepalives_interval": 1,
     "keepalives_count": int(BUSY_TIMEOUT_S / 2),
 }
-"""These options notice a server that has vanished from the network within the same time, whether or not we were
-sending."""
+"""With these options, a server that has vanished from the network is noticed within the same time, whether or not data
+was being sent."""
 _WAS_IDLE = "25P03"
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _WRITER = "gleaner_writer"
@@ -64,7 +64,7 @@ class _Turn:
 def connect(url: str) -> Engine:
     """Return the engine for an SQLAlchemy URL. No connection is opened yet, but SQLite's folder must exist.
 
-    Raises `Invalid` for a URL that is neither one of SQLite nor one of PostgreSQL (psycopg).
+    Raises `Invalid` for a URL that is neither for SQLite nor for PostgreSQL (psycopg).
     """
     try:
         parsed = make_url(url)
@@ -114,9 +114,9 @@ def _sqlite(url: URL) -> Engine:
 
 @contextmanager
 def transaction(engine: Engine) -> Generator[Connection]:
-    """Run one transaction that writes. It is committed at the end, and undone if an exception leaves it.
+    """Run one transaction that writes. It is committed at the end, or rolled back if an exception leaves it.
 
-    On SQLite the transaction holds the write lock from its beginning, so its reads stay valid. Raises `QueueBusy` or
+    On SQLite, the transaction holds the write lock from its beginning, so its reads stay valid. Raises `QueueBusy` or
     `SchemaMismatch`.
     """
     with _translated(engine), _writers_turn(engine), engine.connect() as db:
@@ -128,7 +128,7 @@ def transaction(engine: Engine) -> Generator[Connection]:
 
 @contextmanager
 def snapshot(engine: Engine) -> Generator[Connection]:
-    """Run one transaction that only reads, and sees the queue as it was at one instant."""
+    """Run one read-only transaction, which sees the queue as it was at one instant."""
     with _translated(engine), engine.connect() as db:
         if engine.dialect.name == "postgresql":
             db.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
@@ -209,7 +209,7 @@ def _alembic() -> Config:
 
 @contextmanager
 def _writers_turn(engine: Engine) -> Generator[None]:
-    # SQLite waits for the write lock in growing steps. That is slow, and the last to come often wins.
+    # SQLite waits for the write lock in growing steps. This is slow, and the last caller often wins.
     turn: _Turn | None = engine.get_execution_options().get(_WRITER)
     if turn is None:
         yield

@@ -1,7 +1,7 @@
 """Stored decisions, and control's actions on the owners' jobs.
 
-A decision is written once, after a policy has decided, and is read by the people whom it concerns. Actions are stored
-so that a restarted control can continue.
+A decision is written once, after a policy has decided, and can be read by the people whom it concerns. Actions are
+stored so that a restarted control program can continue them.
 """
 
 import json
@@ -113,7 +113,7 @@ def surplus(db: Connection, *, keep_bytes: int) -> int:
 
 def remove_old(db: Connection, *, before_s: float, up_to: int, at_most: int) -> int:
     """Remove the decisions that are older than that time, and those up to that number. Return how many were removed."""
-    # The numbers ascend with time, so no index by time is needed: only the first rows are read.
+    # The numbers increase with time, so only the first rows are read, and no index by time is needed.
     first = db.execute(select(DECISION.c.id, DECISION.c.at_s).order_by(DECISION.c.id).limit(at_most)).all()
     old = [row.id for row in first if row.at_s < before_s or row.id <= up_to]
     db.execute(delete(SUBJECT).where(SUBJECT.c.decision.in_(old)))

@@ -39,7 +39,7 @@ def expect(db: Connection, job: int, attempt: int, *, now_s: float) -> None:
 
 
 def is_due(db: Connection, *, now_s: float) -> bool:
-    """Return True if a delivery waits for an agent. Every heartbeat asks this, so the answer comes from an index."""
+    """Return True if a delivery waits for an agent. Every heartbeat asks this, so the query uses an index."""
     return db.execute(select(DELIVERY.c.job).where(_IS_OPEN, DELIVERY.c.due_s <= now_s).limit(1)).first() is not None
 
 
@@ -47,16 +47,16 @@ _IS_OPEN = text("delivery.phase = 'waiting'")  # exactly these words, so that th
 
 
 def release(db: Connection, agent: str, *, now_s: float) -> None:
-    """Let another agent take this agent's delivery at once, because this one has ended."""
+    """Let another agent take over this agent's delivery immediately, because this agent has ended."""
     db.execute(update(DELIVERY).where(_IS_OPEN, DELIVERY.c.agent == agent).values(due_s=now_s))
 
 
 def take(db: Connection, agent: str, *, lease_s: float, most_failures: int, now_s: float) -> Any | None:
     """Assign the delivery that has waited longest to the agent. Return its row, or None if none is due.
 
-    The row has the job's group, its result's digest, and the part of its folder that is kept. A try without a report
-    counts as one failure, so a delivery that takes longer than any agent lives is given up after `most_failures`.
-    Raises `Conflict` for an agent that is not live.
+    The row contains the job's group, its result's digest, and the part of its folder that is kept. A try without a
+    report counts as one failure, so a delivery that takes longer than any agent lives is given up after
+    `most_failures`. Raises `Conflict` for an agent that is not live.
     """
     if not db.execute(select(exists().where(AGENT.c.name == agent, AGENT.c.phase == Phase.LIVE))).scalar_one():
         raise Conflict(f"agent {agent} may not deliver: it is not live")
@@ -83,7 +83,7 @@ def take(db: Connection, agent: str, *, lease_s: float, most_failures: int, now_
 
 
 def record_end(db: Connection, report: DeliveryReport, *, agent: str, most_failures: int, now_s: float) -> None:
-    """Record the end of a try to deliver. A failed delivery is tried again after pauses that grow.
+    """Record that a try to deliver a result has ended. A failed delivery is tried again after pauses that grow.
 
     The delivery is given up after `most_failures`, or if another try would certainly fail. Raises `NotCurrent` if
     another try has begun since. A repeated report changes nothing.

@@ -1,4 +1,4 @@
-"""Drains that admins have requested, with their progress, so that control can continue them after it was killed."""
+"""Drains that admins have requested, with their progress, so that control can continue them after being killed."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -63,7 +63,7 @@ def open_ones(db: Connection) -> tuple[DrainRow, ...]:
 
 
 def nodes_being_emptied(db: Connection) -> frozenset[str]:
-    """Return the nodes that are being emptied. No agent or job of ours is to start on them."""
+    """Return the nodes that are being emptied. Gleaner's agents and jobs must not start on them."""
     return frozenset(node for drain in open_ones(db) if drain.task is DrainTask.DRAIN for node in drain.nodes)
 
 
@@ -74,7 +74,7 @@ def record_progress(db: Connection, drain: DrainRow) -> None:
 
 
 def withdraw(db: Connection, nodes: Sequence[str], *, by: str, before: int, now_s: float) -> None:
-    """Take these nodes from earlier requests that have not begun to empty them."""
+    """Remove these nodes from earlier requests that have not begun to empty them."""
     for drain in withdrawable(db, before=before):
         _take_off(db, drain, nodes, phase=DrainPhase.REFUSED, said=f"withdrawn by {by}", now_s=now_s)
 
@@ -88,7 +88,7 @@ def withdrawable(db: Connection, *, before: int) -> tuple[DrainRow, ...]:
 
 
 def set_back(db: Connection, nodes: Sequence[str], *, by: str, before: int, now_s: float) -> None:
-    """Take these nodes from all drains that were requested before this one, because the nodes are in use again."""
+    """Remove these nodes from all drains that were requested before this one, because the nodes are in use again."""
     for drain in drains_in_effect(db).values():
         if drain.id < before:
             _take_off(db, drain, nodes, phase=DrainPhase.RESUMED, said=f"set back by {by}", now_s=now_s)
@@ -97,9 +97,9 @@ def set_back(db: Connection, nodes: Sequence[str], *, by: str, before: int, now_
 def _take_off(
     db: Connection, drain: DrainRow, nodes: Sequence[str], *, phase: DrainPhase, said: str, now_s: float
 ) -> None:
-    """Take these nodes from the drain.
+    """Remove these nodes from the drain.
 
-    A drain without further nodes is over, and keeps its last ones for the record.
+    A drain that would have no nodes left is over, and keeps its last nodes for the record.
     """
     rest = tuple(node for node in drain.nodes if node not in nodes)
     if not rest:
@@ -124,7 +124,7 @@ def drain_by_node(db: Connection) -> dict[str, DrainRow]:
 
 
 def remove_old(db: Connection, *, before_s: float) -> int:
-    """Remove the drains that were over before that time. Return how many.
+    """Remove the drains that were over before that time. Return how many were removed.
 
     A drain stays while Gleaner has not resumed its nodes.
     """
@@ -133,5 +133,5 @@ def remove_old(db: Connection, *, before_s: float) -> int:
 
 
 def _stored(row: Any) -> DrainRow:
-    """Return the request. A word that is unknown raises an error and is never taken for another one."""
+    """Return the request. An unknown word in the row raises an error and is never mistaken for another one."""
     return DrainRow.model_validate(row._mapping)

@@ -50,4 +50,4 @@ class SchemaMismatch(QueueError):
 
 
 class KeyFault(QueueError):
-    """The key of the secrets is missing or wrong. Nothing was changed."""
+    """The key for the secrets is missing or wrong. Nothing was changed."""

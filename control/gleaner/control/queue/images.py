@@ -1,6 +1,6 @@
-"""Container images that groups have pushed: their names, and which stored images a name or a job still needs.
+"""Container images that groups have pushed: their names, and the stored images that a name or a job still needs.
 
-An image that an admin has published has a second name, in the group `*`. A group's own name comes first.
+An image that an admin has published has a second name, in the group `*`. A group's own name takes precedence.
 
 A job is submitted with an image's name and keeps the image that had the name then. Therefore a stored image stays until
 no name refers to it and no unended job was submitted with it.
@@ -21,15 +21,15 @@ from gleaner.control.queue.errors import Conflict, Invalid, NotFound
 from gleaner.control.queue.tables import AGENT, IMAGE, JOB, KIND, NODE, SPEC, STORED_IMAGE, Phase
 
 LATEST = 20
-"""If no agent is live, this number of agents that ended last tell which images the nodes have."""
+"""If no agent is live, the nodes' images are known from this number of agents that ended last."""
 MOST_NAMED = 8
-"""The number of existing images that a refusal lists, namely those with the most similar names."""
+"""The number of existing images that a refusal lists, which are those with the most similar names."""
 
 
 def pushed_id(db: Connection, group: str, image: str) -> str | None:
     """Return the id of the group's own image with this name, or of a published one. Return None if neither exists.
 
-    The name refers to the same image until the transaction's end.
+    The name refers to the same image until the transaction ends.
     """
     for whose in (group, EVERYBODY):
         named = select(IMAGE.c.image_id).where(_is(whose, image)).with_for_update(read=True)
@@ -39,7 +39,7 @@ def pushed_id(db: Connection, group: str, image: str) -> str | None:
 
 
 def rows(db: Connection, group: str | None, name: str | None = None) -> tuple[ImageRow, ...]:
-    """Return the images of a group (None: of all groups), sorted by name. With `name`, return at most that one."""
+    """Return the images of a group, or of all groups for None, sorted by name. With `name`, return only that image."""
     is_its = or_(JOB.c.group == IMAGE.c.group, IMAGE.c.group == EVERYBODY)
     jobs = (
         select(func.count())
@@ -97,7 +97,7 @@ def site_images(db: Connection) -> SiteImages:
 
 
 def check_exists(db: Connection, group: str, image: str) -> str:
-    """Return a warning if the image seems to be missing but no live agent can confirm it; otherwise "".
+    """Return a warning if the image seems to be missing but no live agent can confirm this, otherwise "".
 
     An image that is named by a digest or an id is not checked, because only a node can find it. Raises `Invalid` if the
     group has not pushed the image, and no live agent has it or can pull it.
@@ -140,7 +140,8 @@ def is_stored(db: Connection, image_id: str) -> bool:
 
 
 def put(db: Connection, pushed: ImageRow, *, digest: str) -> None:
-    """Name an image that was stored with this digest in its group. The name no longer refers to the previous image."""
+    """Make the name refer, in its group, to the image that was stored with this digest, instead of to the previous
+    image."""
     if not db.execute(
         update(STORED_IMAGE).where(STORED_IMAGE.c.image_id == pushed.image_id).values(digest=digest)
     ).rowcount:
@@ -180,7 +181,7 @@ def _forget_unneeded(db: Connection) -> None:
         .where(quota_checks.UNENDED, SPEC.c.image_id == STORED_IMAGE.c.image_id)
     )
     unneeded = select(STORED_IMAGE.c.image_id).where(~is_named, ~is_used).with_for_update()
-    some = db.execute(unneeded).scalars().all()  # locked first, so that the second look sees what a rerun has done
+    some = db.execute(unneeded).scalars().all()  # locked first, so that the second check sees the changes of a rerun
     db.execute(delete(STORED_IMAGE).where(STORED_IMAGE.c.image_id.in_(some), ~is_named, ~is_used))
 
 

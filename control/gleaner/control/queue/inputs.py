@@ -1,4 +1,4 @@
-"""The inputs that groups have stored, and which of them are still needed.
+"""The inputs that groups have stored, and the search for those that are still needed.
 
 A job keeps the names of its inputs and their places in the storage as they were at its submission. The place of an
 input from a URL is known once an agent has fetched it, and never changes afterwards. An input stays while an unended
@@ -21,7 +21,7 @@ from gleaner.control.states import State
 
 
 def use(db: Connection, group: str, contents: Sequence[str], *, now_s: float) -> dict[str, Any]:
-    """Return the rows of the inputs that the group has stored, among these. They count as used now."""
+    """Return the rows of the inputs in `contents` that the group has stored. They now count as used."""
     mine = (INPUT.c.group == group) & INPUT.c.content.in_(contents)
     db.execute(update(INPUT).where(mine).values(used_s=now_s))
     return {row.content: row for row in db.execute(select(INPUT).where(mine))}
@@ -49,7 +49,7 @@ def take_for_spec(
 def take_again(
     db: Connection, group: str, inputs: Sequence[Mapping[str, Any]] | None, *, now_s: float
 ) -> list[dict[str, Any]] | None:
-    """Return the inputs of a spec whose jobs run again. Fetched inputs that are not stored any more are fetched again.
+    """Return the inputs of a spec whose jobs run again. Fetched inputs that are no longer stored are fetched again.
 
     Raises `Conflict` if a stored input was removed.
     """
@@ -77,10 +77,10 @@ def _stored_as(name: str, row: Any, *, into_job: bool) -> StoredInput:
 def record_fetched(
     db: Connection, job: Any, fetched: InputFetched, *, group_bytes: int, now_s: float
 ) -> StoredInput | None:
-    """Let all jobs of this submission read the fetched input, and return it, or the one that was recorded before.
+    """Let all jobs of this submission read the fetched input. Return it, or the one that was already recorded.
 
-    Return None if it is not in the storage yet. Raises `NotFound` if the job has no such input, and `Conflict` as `put`
-    does.
+    Return None if it is not in the storage yet. Raises `NotFound` if the job has no such input, and `Conflict` as
+    `uploads.reserve` does.
     """
     group, mine_of = job.group, select(SPEC.c.inputs).where(SPEC.c.id == job.spec).with_for_update()
     inputs: list[dict[str, Any]] = db.execute(mine_of).scalar_one() or []
@@ -117,7 +117,8 @@ def all_keys(db: Connection) -> list[tuple[str, str]]:
 
 
 def unneeded(db: Connection, *, before_s: float) -> list[tuple[str, str]]:
-    """Return the group and content of the inputs that were not used since that time and that no unended job needs."""
+    """Return the group and content of the inputs that have not been used since that time and that no unended job
+    needs."""
     old = db.execute(select(INPUT.c.group, INPUT.c.content).where(INPUT.c.used_s < before_s)).all()
     needed = _needed(db) if old else set[tuple[str, str]]()
     return [key for row in old if (key := (str(row.group), str(row.content))) not in needed]

@@ -1,11 +1,11 @@
 """Jobs as people submit and change them: submission, hold, release, a new priority, cancellation.
 
-A user who repeats a submission with its key within a day gets the first answer again. The key and its answer are stored
-in the transaction of the submission, so neither a crash nor a second program can submit the jobs twice.
+A user who repeats a submission with its key within a day receives the first answer again. The key and its answer are
+stored in the transaction of the submission, so neither a crash nor a second program can submit the jobs twice.
 
 A change applies to one job, or to all jobs of a campaign. Each function works in the caller's transaction and raises
-`NotFound`, `Conflict` or `Invalid`. An exception undoes the transaction, so nothing has changed then. The event of each
-change names the person who made it, if the caller knows.
+`NotFound`, `Conflict` or `Invalid`. An exception rolls back the transaction, so nothing changes. The event of each
+change names the person who made it, if the caller knows who that is.
 """
 
 import math
@@ -51,8 +51,8 @@ class SubmissionRules:
 
     default_retries: int
     nodes_memory: Collection[int] = ()
-    """The memory that the nodes offer, in MiB. A job's memory is never rounded up beyond the smallest node that it
-    fits."""
+    """The memory that the nodes offer, in MiB. A job's memory is never rounded up beyond that of the smallest node on
+    which the job fits."""
     longest_s: float = math.inf
     """The longest time that a job can have on one agent. A job's least time is never rounded up beyond it."""
     quotas: QuotaRules = NO_QUOTAS
@@ -141,14 +141,15 @@ def submit(
     else:
         _add_runs(db, common, submission)
         mine = select(JOB.c.id).where(JOB.c.campaign == campaign).order_by(JOB.c.id)
-        jobs = list(db.execute(mine).scalars().all())  # `all` reads the rows at once
+        jobs = list(db.execute(mine).scalars().all())  # `all` reads all rows at once
         record_all(db, JOB.c.campaign == campaign, "submit", now_s=now_s, detail=_signed(submitter))
         campaign_rules.open_jobs(db, campaign)
     return Submitted(campaign=campaign, jobs=tuple(jobs))
 
 
 def accepted(spec: JobSpec, rules: SubmissionRules) -> JobSpec:
-    """Return the specification with its numbers completed, and rounded up to a step."""
+    """Return the specification with its missing numbers filled in, and its memory and least time rounded up to a
+    step."""
     most_mib = spec.most_memory_mib
     numbers = {
         "memory_mib": memory_step(spec.memory_mib, rules.nodes_memory),
@@ -172,9 +173,10 @@ def add_spec(db: Connection, spec: JobSpec, taken: Sequence[Mapping[str, Any]] |
 
 
 def _add_runs(db: Connection, common: Mapping[str, Any], submission: Submission) -> None:
-    """Add a job for each run in one statement with one text, since a hundred thousand values take seconds to send.
+    """Add a job for each run in one statement with one text, because a hundred thousand values would take seconds to
+    send.
 
-    Their ids ascend in the order of the runs.
+    The jobs' ids increase in the order of the runs.
     """
     run = func.json_each(literal(dict(submission.runs()), JOB.c.parameters.type)).table_valued("key", "value")
     same = [literal(value, JOB.c[name].type) for name, value in common.items()]
@@ -202,7 +204,7 @@ def release(db: Connection, job: int, *, now_s: float, by: str = "") -> None:
 
 
 def _let_go(db: Connection, which: ColumnElement[bool]) -> bool:
-    """Release the held ones of these jobs. Return True if there was one."""
+    """Release the held jobs among these. Return True if there were any."""
     freed = {"held": False, "hold_reason": None, "sound_attempt": JOB.c.attempt}
     return db.execute(update(JOB).where(which, JOB.c.held).values(freed)).rowcount > 0
 
@@ -294,7 +296,7 @@ def spec_of(db: Connection, job: int) -> JobSpec:
 
 
 def memory_range_mib(db: Connection, job: int) -> tuple[int, int | None]:
-    """Return the job's memory, and the most that it can grow to. None means that its memory is fixed."""
+    """Return the job's memory, and the largest size to which it can grow. None means that its memory is fixed."""
     now = select(LANE.c.memory_mib).join(JOB, LANE.c.id == JOB.c.lane).where(JOB.c.id == job)
     return int(db.execute(now).scalar_one()), spec_of(db, job).most_memory_mib
 
@@ -324,7 +326,7 @@ def keep_answer(db: Connection, user: str, key: str, answer: Submitted) -> None:
 
 
 def remove_old_keys(db: Connection, *, now_s: float, at_most: int) -> int:
-    """Remove the keys that are older than a day. Return how many."""
+    """Remove the keys that are older than a day. Return how many were removed."""
     some = tuple_(*SUBMISSION_KEY.primary_key)
     old = select(*SUBMISSION_KEY.primary_key).where(SUBMISSION_KEY.c.at_s < now_s - KEEP_KEYS_S).limit(at_most)
     return db.execute(delete(SUBMISSION_KEY).where(some.in_(old))).rowcount

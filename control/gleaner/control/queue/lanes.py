@@ -1,11 +1,11 @@
 """Lanes. Jobs with the same submitter, size, least time, needs and possible nodes wait in the same lane.
 
-Saved jobs wait in other lanes than new ones. Each submitter has separate lanes, because the order of a submitter's jobs
-differs from that of the jobs of several, and so that a claim need not step over all jobs of a user who has reached a
-limit.
+Saved jobs and new jobs wait in different lanes. Each submitter has separate lanes, because the jobs of one submitter
+are ordered differently from those of several, and because a claim then does not have to skip each job of a user who has
+reached a limit.
 
 A job that pauses is offered to no node for a while, and afterwards not to the nodes where it has failed. It waits in a
-closed lane, so that a claim steps over all pausing jobs at once. The first claim after the pause returns the job to an
+closed lane, so that a claim skips all pausing jobs in one step. The first claim after the pause returns the job to an
 open lane.
 """
 
@@ -57,11 +57,12 @@ from gleaner.control.queue.transitions import LANE_OF_NEW, insert_unless_there
 from gleaner.control.states import State
 
 WOKEN_AT_ONCE = 100
-"""The most jobs that one claim returns to open lanes, so that the claim stays short."""
+"""The largest number of jobs that one claim returns to open lanes, so that the claim stays short."""
 
 
 def barred_nodes(lane: Any, nodes: Iterable[str]) -> frozenset[str]:
-    """Return those of these nodes that are not offered the lane's jobs, whatever folders and schemes they have."""
+    """Return the nodes, among these, to which the lane's jobs are not offered, whatever folders and schemes they
+    have."""
     here = frozenset(nodes)
     if lane.is_closed:
         return here
@@ -69,7 +70,8 @@ def barred_nodes(lane: Any, nodes: Iterable[str]) -> frozenset[str]:
 
 
 def needs(lane: LaneWish | Any) -> frozenset[tuple[NeedKind, str]]:
-    """Return the needs of the lane's jobs: the folders that they mount, and the schemes that fetch their inputs."""
+    """Return the needs of the lane's jobs: the folders that they mount, and the schemes by which their inputs are
+    fetched."""
     return frozenset((NeedKind.MOUNT, name) for name in lane.mounts) | frozenset(
         (NeedKind.FETCH, name) for name in lane.fetches
     )
@@ -134,7 +136,7 @@ def ensure_for_new(db: Connection, wish: LaneWish, *, saves_itself: bool) -> int
 def ensure_of_campaign(db: Connection, wish: LaneWish, campaign: int, *, is_new: bool = False) -> int:
     """Return the lane for the jobs of a campaign whose turn has not come. It is created if it does not exist.
 
-    Claims never look at the lane of a new campaign, and step over those for wishes that came with a rerun.
+    Claims never examine the lane of a new campaign, and skip the lanes for wishes that a rerun has added.
     """
     key = LaneKey(**wish.model_dump(), is_closed=True, campaign=campaign)
     return _ensure(db, key, id_=-campaign if is_new else None)
@@ -154,7 +156,7 @@ def _ensure(db: Connection, key: LaneKey, *, id_: int | None = None) -> int:
     wanted = {f"{name}_": value for name, value in values.items()}
     found = db.execute(_LANE, wanted).scalar_one_or_none()
     if found is None:
-        # Another transaction may be adding the same lane. Then this statement waits for it and adds nothing.
+        # Another transaction might be adding the same lane. Then this statement waits for it and adds nothing.
         db.execute(insert_unless_there(db, LANE), values if id_ is None else {"id": id_, **values})
         found = db.execute(_LANE, wanted).scalar_one()
         for need, name in needs(key):
@@ -179,7 +181,7 @@ def ensure_after_save(db: Connection, job: int, attempt: int, *, has_memory: boo
 
 
 def ensure_for_checkpoint(db: Connection, job: int, attempt: int, number: int) -> int:
-    """Return the lane for a job that continues from this one of its checkpoints. It is created if it does not exist."""
+    """Return the lane for a job that continues from this checkpoint. It is created if it does not exist."""
     made: Any = db.execute(
         select(CHECKPOINT.c.kind, CHECKPOINT.c.has_memory).where(
             CHECKPOINT.c.job == job, CHECKPOINT.c.attempt == attempt, CHECKPOINT.c.number == number
@@ -190,20 +192,20 @@ def ensure_for_checkpoint(db: Connection, job: int, attempt: int, number: int) -
 
 
 def give_memory(db: Connection, job: int, memory_mib: int) -> None:
-    """Set the memory of a waiting job, for its next start from a checkpoint and from its beginning."""
+    """Set the memory of a waiting job for its next start, from a checkpoint or from the beginning."""
     saves_itself = select(SPEC.c.saves_itself).join(JOB, JOB.c.spec == SPEC.c.id).where(JOB.c.id == job)
     kind_of_new = ANY_KIND if db.execute(saves_itself).scalar_one() else SAVING
     larger = _of_job(db, job).model_copy(update={"memory_mib": memory_mib})
     _ensure(
         db, larger.at(kind=kind_of_new, is_saved=False)
-    )  # the job waits there if it starts from its beginning again
+    )  # the job waits there if it starts from the beginning again
     _move_to(db, job, larger)
 
 
 def refusing(db: Connection, job: int, checkpoint: tuple[int | None, int | None]) -> Sequence[str]:
     """Return the nodes that reported this checkpoint of the job as incompatible.
 
-    A start from the beginning fits all nodes.
+    A start from the beginning is possible on all nodes.
     """
     attempt, number = checkpoint
     if attempt is None or number is None:
@@ -227,7 +229,7 @@ def open_to(db: Connection, job: int, *, not_on: Iterable[str] = ()) -> None:
 def keep_off(db: Connection, job: int, node: str) -> tuple[str, ...]:
     """Stop offering the job to that node until the job is saved again. Return all nodes that are excluded in this way.
 
-    If the job was to run on one node only, it can now run on any other.
+    If the job was restricted to one node, it can now run on any other.
     """
     mine = _of_job(db, job)
     nodes = tuple(sorted({*mine.not_on, node}))
@@ -252,7 +254,7 @@ def keep_off_for_now(db: Connection, job: int, attempt: int, nodes: Sequence[str
 
 
 def unless_nowhere_else(db: Connection, job: int, nodes: Iterable[str]) -> tuple[str, ...]:
-    """Return these nodes if an agent has ever run on another node that fits the job; otherwise none.
+    """Return these nodes if an agent has ever run on another node that fits the job, or none otherwise.
 
     If no other node exists, the job must be able to continue on these.
     """
@@ -272,7 +274,7 @@ def unless_nowhere_else(db: Connection, job: int, nodes: Iterable[str]) -> tuple
 
 
 def wake(db: Connection, now_s: float) -> None:
-    """Return the jobs whose pause is over to open lanes. Jobs that another claim is returning are passed over."""
+    """Return the jobs whose pause is over to open lanes. Jobs that another claim is returning are skipped."""
     due = (
         select(PAUSE, JOB.c.state, JOB.c.attempt.label("latest"), MIGRATION.c.job.is_not(None).label("is_moved"))
         .join_from(PAUSE, JOB, JOB.c.id == PAUSE.c.job)

@@ -1,10 +1,11 @@
-"""The leader is the one control program that writes. A lock with a term in the queue's database decides which it is.
+"""The leader is the one control program that writes. A lock with a term in the queue's database decides which program
+leads.
 
-A program that begins to lead gets an *epoch*, a number higher than that of every earlier leader. The leader names its
-epoch at the beginning of each transaction that writes (`holds`). A program that was stopped, or that waited longer than
-its term, learns from this check that it no longer leads. On PostgreSQL the check also keeps other programs from taking
-over until the transaction has ended. On SQLite the transaction has the database to itself anyway. The epoch is also
-sent to Slurm's side, see `slurm_admin`.
+A program that begins to lead receives an *epoch*, a number that is higher than that of every earlier leader. The leader
+names its epoch at the beginning of each transaction that writes (`holds`). A program that was stopped, or that waited
+longer than its term, learns from this check that it no longer leads. On PostgreSQL, the check also keeps other programs
+from taking over until the transaction has ended. On SQLite, the transaction has the database to itself anyway. The
+epoch is also sent to the Slurm admin service (see `slurm_admin`).
 
 All times come from the database's clock, so that the clocks of the machines do not matter. A new epoch is the time in
 seconds, or the last epoch plus one if that is higher. Therefore an epoch is also higher than all earlier ones after the
@@ -39,8 +40,9 @@ from gleaner.control.queue.tables import CONTROL_VIEW, LEADER
 from gleaner.control.queue.transitions import insert_unless_there
 
 TERMS_AHEAD = 10
-"""The most terms by which a leader's term can lie in the future. A row that exceeds it was written before the
-database's clock was set back. A program that still leads has renewed its term since, by the present clock."""
+"""The largest number of terms by which the end of a leader's term can be in the future. A row beyond this limit was
+written before the database's clock was set back. A program that still leads has since renewed its term by the current
+clock."""
 _MINE = LEADER.c.id == 1
 
 
@@ -96,7 +98,7 @@ def _take_over(db: Connection, holder: str, *, now: ColumnElement[float], term_s
         return int(made)
     has_ended = or_(LEADER.c.until_s <= now, LEADER.c.until_s > now + TERMS_AHEAD * term_s)
     is_free = and_(_MINE, has_ended)
-    # Waits for the transactions that the last leader has begun: see `holds`.
+    # This waits for the transactions that the last leader has begun (see `holds`).
     if db.execute(select(LEADER.c.id).where(is_free).with_for_update()).one_or_none() is None:
         return None
     epoch = case((LEADER.c.epoch >= whole_s, LEADER.c.epoch + 1), else_=whole_s)
@@ -133,7 +135,7 @@ def leader(db: Connection, *, now: ColumnElement[float], locks: bool = False) ->
 
 
 def resign(db: Connection, holder: str) -> None:
-    """Stop leading, so that another program can lead at once. The epoch is kept.
+    """Stop leading, so that another program can lead immediately. The epoch is kept.
 
     Nothing changes if another program leads.
     """
@@ -146,7 +148,7 @@ def try_write(db: Connection) -> None:
 
 
 def publish_view(db: Connection, packed: bytes, *, written_s: float) -> None:
-    """Replace what the leader's loops show to people. `control_view` packs and unpacks it."""
+    """Replace the view that the leader's loops show to people. `control_view` packs and unpacks it."""
     db.execute(delete(CONTROL_VIEW))
     db.execute(insert(CONTROL_VIEW).values(id=1, written_s=written_s, packed=packed))
 

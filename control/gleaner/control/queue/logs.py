@@ -1,6 +1,6 @@
-"""Logs: the lines that jobs have written, over all their attempts.
+"""Logs: the lines that jobs have written in all their attempts.
 
-Each line belongs to an attempt and is numbered over the job's whole life. A restored process has already written the
+Each line belongs to an attempt and is numbered throughout the job's life. A restored process has already written the
 lines before its checkpoint. Therefore an attempt that continues from a checkpoint with n lines supersedes the lines
 numbered n and higher of earlier attempts. Superseded lines are kept, but not shown.
 
@@ -24,9 +24,9 @@ from gleaner.control.states import State
 
 MISSING = "[this line was lost together with an agent, or came too fast to be kept]"
 LINE_BYTES = 64
-"""The size of a line besides its letters, so that a log of empty lines is also limited."""
+"""The size of a line without its characters, so that a log of empty lines is also limited."""
 PAGE_BYTES = 2**20
-"""The size at which a page of a log ends. In JSON a letter can be six times as long."""
+"""The size at which a page of a log ends. In JSON, a character can be six times as long."""
 REMOVED = 2000
 """The greatest number of lines that one call of `remove_oldest` removes."""
 LAST_NUMBER = 2**53 - 1
@@ -99,7 +99,7 @@ def remove_oldest(db: Connection, job: int, excess_bytes: float = math.inf) -> i
     past = and_(LOG.c.job == job, LOG.c.attempt == attempt, LOG.c.number < until)
     lines = db.execute(delete(LOG).where(past)).rowcount
     if lines:
-        # A line may be stored with other signs than it was counted with (`StorableText`).
+        # The stored characters of a line can differ from those that were counted (`StorableText`).
         left_bytes = case((LOGGED.c.size_bytes > freed_bytes, LOGGED.c.size_bytes - freed_bytes), else_=0)
         gone = {"size_bytes": left_bytes, "attempt": attempt, "number": until, "lines": LOGGED.c.lines + lines}
         db.execute(update(LOGGED).where(LOGGED.c.job == job).values(gone))
@@ -109,7 +109,7 @@ def remove_oldest(db: Connection, job: int, excess_bytes: float = math.inf) -> i
 def read(db: Connection, job: int, first: int, limit: int) -> LogPage:
     """Return lines from number `first` on, or from the first line that still exists.
 
-    A line that never arrived, although a later one did, is `MISSING`.
+    A line that never arrived, although a later one did, is shown as `MISSING`.
     """
     state = _state(db, job)
     shown = _shown(db, job)
@@ -138,7 +138,7 @@ def last_number(db: Connection, job: int) -> int | None:
 
 
 def find(db: Connection, job: int, text: str, at_most: int) -> list[tuple[int, str]]:
-    """Return the last lines with this text, among those that `read` would show, each with its number."""
+    """Return the last lines that contain this text, among those that `read` would show, each with its number."""
     visible = _visible(job, _shown(db, job), 0)
     if visible is None:
         return []
@@ -147,7 +147,8 @@ def find(db: Connection, job: int, text: str, at_most: int) -> list[tuple[int, s
 
 
 def _visible(job: int, shown: Sequence[tuple[int, int, int | None]], first: int) -> ColumnElement[bool] | None:
-    """Return the condition that a line is shown and has at least number `first`; None if no attempt has such lines."""
+    """Return the condition that a line is shown and has at least number `first`, or None if no attempt has such
+    lines."""
     parts = [
         and_(LOG.c.attempt == attempt, LOG.c.number >= max(low, first), *([LOG.c.number < high] if high else []))
         for attempt, low, high in shown
@@ -171,7 +172,7 @@ def read_all(db: Connection, job: int, first: int, limit: int) -> LogPage:
 
 
 def _page(db: Connection, rows: Select[int, str], limit: int) -> tuple[list[tuple[int, str]], bool]:
-    """Return the first numbers and lines, at most `limit` and `PAGE_BYTES`, and True if more lines follow."""
+    """Return the first lines with their numbers, up to `limit` lines or `PAGE_BYTES`, and True if more lines follow."""
     taken: list[tuple[int, str]] = []
     size_bytes = 0
     options = {"stream_results": True, "max_row_buffer": 10}  # so that the database sends little more than one page
@@ -197,7 +198,7 @@ def _state(db: Connection, job: int) -> State:
 
 
 def _shown(db: Connection, job: int) -> list[tuple[int, int, int | None]]:
-    """Return for each attempt its number and the range of lines shown, from the latest attempt back to the first.
+    """Return, for each attempt, its number and the range of lines shown, from the latest attempt back to the first.
 
     The range is the first number and the number before which it ends, which is None for the latest attempt.
     """

@@ -1,10 +1,10 @@
-"""Node health: the nodes on which agents and jobs fail, and which of them are excluded; what saves and losses cost.
+"""Node health: the nodes on which agents and jobs fail, the excluded nodes, and the cost of saves and losses.
 
-All that is known is in the tables, so that a restart forgets nothing. The row of a node's failures begins with the
-first failed attempt there, and a job that runs well there ends it. `policy.returns` has the rule. It is asked when a
-job fails on the node, and when a job that has failed there runs elsewhere.
+All facts are in the tables, so a restart forgets nothing. A series of failures on a node begins with the first failed
+attempt there, and ends when a job runs well there. `policy.returns` contains the rule. It is applied when a job fails
+on the node, and when a job that has failed there runs elsewhere.
 
-Reports also add what saves, restores and losses have cost on each node. A new agent there gets these rates.
+Reports also add the cost of saves, restores and losses on each node. A new agent there receives these rates.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,12 +33,12 @@ from gleaner.control.states import State
 
 FAULTS_UNTIL_EXCLUDED = 3
 LOOKED_AT = 64
-"""The number of the latest failures on a node that are looked for on other nodes. More would make a report slow."""
+"""The number of latest failures on a node whose jobs are looked up on other nodes. More would make a report slow."""
 
 BOUNDARY_S = 120.0
-"""Saves within so many seconds belong to one boundary."""
+"""Saves within this many seconds belong to the same boundary."""
 ALIKE_AT_MIB = 256.0
-"""Nodes of one kind are compared by the time that a save of so much memory takes."""
+"""Nodes of one kind are compared by the time that a save of this much memory takes."""
 _TRUSTED: dict[str, Any] = {
     "failing_since_s": null(),
     "excluded_at_s": null(),
@@ -48,7 +48,7 @@ _TRUSTED: dict[str, Any] = {
 }
 _UNRESTORED = [why for why, reaction in returns.REACTIONS.items() if reaction.of_node and reaction.of_checkpoint]
 _FAILED, _ELSEWHERE = ATTEMPT.alias("failed"), ATTEMPT.alias("elsewhere")
-# Whether a job that was claimed then, and runs well, ends the row.
+# True if a job that was claimed at that time and runs well ends the series of failures.
 _ENDS_ROW = or_(
     NODE.c.excluded_at_s < bindparam("claimed_s_"),
     and_(NODE.c.excluded_at_s.is_(None), NODE.c.failing_since_s <= bindparam("claimed_s_")),
@@ -71,15 +71,16 @@ class DistrustedNode:
 
     faults: int
     excluded_until_s: float | None
-    """None if it is not excluded. When this time is over, the node gets one job."""
+    """The end of the exclusion, or None if the node is not excluded. After this time, the node receives one job."""
     reason: str
-    """Why it is or was excluded, for people."""
+    """The reason why the node is or was excluded, for people."""
 
 
 def record_fault(db: Connection, node: str, *, now_s: float, faults_until_excluded: int) -> None:
-    """Record that an agent failed because of its node. After so many in a row the node is excluded.
+    """Record that an agent failed because of its node. After `faults_until_excluded` such agents in a row, the node is
+    excluded.
 
-    The count stays, so when the exclusion is over, a single further fault is enough.
+    The count is kept, so after the exclusion a single further fault suffices.
     """
     db.execute(insert_unless_there(db, NODE), {"name": node})
     row = _lock(db, node)
@@ -89,7 +90,7 @@ def record_fault(db: Connection, node: str, *, now_s: float, faults_until_exclud
 
 
 def record_sound_agent(db: Connection, node: str) -> None:
-    """Record that an agent has run a job on the node and ended without a fault, which ends the row of faults."""
+    """Record that an agent has run a job on the node and ended without a fault, which ends the series of faults."""
     db.execute(update(NODE).where(NODE.c.name == node, NODE.c.faults > 0).values(faults=0))
 
 
@@ -100,7 +101,7 @@ def excluded_nodes(db: Connection, now_s: float) -> tuple[str, ...]:
 
 
 def distrusted_nodes(db: Connection) -> dict[str, DistrustedNode]:
-    """Return all nodes that take no jobs or one at a time, and those on which the last agent failed, by name."""
+    """Return, by name, all nodes that take no jobs or only one at a time, and those on which the last agent failed."""
     wrong = or_(NODE.c.faults > 0, NODE.c.excluded_until_s.is_not(None))
     columns = (NODE.c.name, NODE.c.faults, NODE.c.excluded_until_s, NODE.c.excluded_because)
     rows = db.execute(select(*columns).where(wrong).order_by(NODE.c.name))
@@ -108,19 +109,19 @@ def distrusted_nodes(db: Connection) -> dict[str, DistrustedNode]:
 
 
 def forget(db: Connection, node: str) -> bool:
-    """Use a repaired node again at once. Return True if it had failures."""
+    """Forget the failures of a repaired node, so that it is used again. Return True if it had any."""
     mine = update(NODE).where(NODE.c.name == node, or_(NODE.c.faults > 0, _IS_WRONG))
     return bool(db.execute(mine.values(_TRUSTED | {"faults": 0})).rowcount)
 
 
 def record_canary(db: Connection, node: str, now_s: float) -> None:
-    """Record that a node that was excluded has taken its one job, so that the next one waits."""
+    """Record that a node that was excluded has taken its one job, so that the next job waits."""
     mine = update(NODE).where(NODE.c.name == node, NODE.c.excluded_until_s <= now_s)
     db.execute(mine.values(excluded_until_s=now_s + returns.CANARY_S))
 
 
 def record_failure(db: Connection, made: Any, *, now_s: float) -> None:
-    """Judge the node of an attempt that has just failed; its end and its blame are written."""
+    """Judge the node of an attempt that has just failed. The attempt's end and blame must already be recorded."""
     since = NODE.c.failing_since_s
     earlier = or_(since.is_(None), since > made.claimed_s)
     db.execute(update(NODE).where(NODE.c.name == made.node, earlier).values(failing_since_s=made.claimed_s))
@@ -140,8 +141,8 @@ def record_success(db: Connection, job: int, attempt: int, *, now_s: float) -> N
 
 
 def failures_of(db: Connection, job: int) -> dict[int, tuple[str, Blame]]:
-    """Return the node and the blame of each attempt of the job whose program ended with an error, without those that
-    are a node's."""
+    """Return the node and the blame of each attempt of the job whose program ended with an error, except where the node
+    is to blame."""
     mine = select(ATTEMPT.c.attempt, ATTEMPT.c.node, ATTEMPT.c.blame).join(JOB, attempts.OF_THIS_RUN)
     mine = mine.where(ATTEMPT.c.job == job, ATTEMPT.c.ending == Ending.FAILED, ATTEMPT.c.blame != Blame.NODE)
     return {row.attempt: (row.node, row.blame) for row in db.execute(mine.order_by(ATTEMPT.c.attempt))}
@@ -166,8 +167,8 @@ def _judge(db: Connection, node: str, now_s: float) -> None:
 def _groups_of_evidence(db: Connection, node: Any, now_s: float) -> Mapping[int, str]:
     """Return the jobs that failed on the node in a row and ran elsewhere, with their groups.
 
-    A restore must have worked elsewhere from the same checkpoint. What was claimed before an exclusion is not asked
-    again.
+    If a restore failed, a restore from the same checkpoint must have worked elsewhere. Attempts that were claimed
+    before an exclusion are not considered again.
     """
     after_s = max(node.failing_since_s, node.excluded_at_s or 0.0, now_s - returns.EVIDENCE_S)
     is_new = _FAILED.c.claimed_s >= after_s if node.excluded_at_s is None else _FAILED.c.claimed_s > after_s
@@ -212,9 +213,9 @@ def _exclude(db: Connection, node: Any, because: str, now_s: float) -> None:
 
 
 def _refund(db: Connection, node: Any, until_s: float, now_s: float) -> None:
-    """Return the retries that failures on an excluded node have cost, of attempts that were claimed until then.
+    """Refund the retries that failures on an excluded node have cost, for attempts that were claimed by `until_s`.
 
-    A job that another transaction holds comes later.
+    Jobs that another transaction has locked are refunded later.
     """
     there = and_(
         ATTEMPT.c.node == node.name,
@@ -235,19 +236,20 @@ def _refund(db: Connection, node: Any, until_s: float, now_s: float) -> None:
             record(db, job, "retries refunded", now_s=now_s, detail=detail)
 
 
-# ── what saves, restores and losses cost ──
+# ── the cost of saves, restores and losses ──
 
 
 def record_costs(
     db: Connection, job: int, attempt: int, report: Checkpointed | Saved | Completed | Returned, *, now_s: float
 ) -> None:
-    """Add what the report measured to its node's figures. Call it only for a report that was new, because a repeated
-    one counts once.
+    """Add the report's measurements to its node's figures. Call this only for a new report, because a repeated one must
+    count only once.
 
-    A restore counts at its attempt's end, because a periodic save also reports it. The time that a workload takes to
-    save itself, or to begin again, depends on the workload alone. A late save took longer than it reports.
+    A restore is counted at the end of its attempt, because a periodic save also reports it. The time that a workload
+    takes to save itself, or to start again, depends only on the workload and is left out. A late save took longer than
+    it reports.
     """
-    # What a save costs beside jobs that compute says little of the end of an agent, where they stand still.
+    # The cost of a save while jobs compute shows little about saves at the end of an agent, when all jobs stand still.
     measured = None if isinstance(report, Completed | Checkpointed) else report.measured
     spent = None if isinstance(report, Checkpointed) else report.slice
     restored = spent.restored if spent and spent.restored and spent.restored.way is not Way.SELF else None
@@ -277,7 +279,7 @@ def record_costs(
 
 
 def _came_too_late(db: Connection, job: int, attempt: int) -> bool:
-    """Return True if the attempt had been returned before it reported what it saved."""
+    """Return True if the attempt had been returned before it reported its save."""
     event = select(EVENT.c.id).where(EVENT.c.job == job, EVENT.c.attempt == attempt, EVENT.c.what == "return")
     return db.execute(event.limit(1)).first() is not None
 
@@ -294,16 +296,16 @@ def record_estimate_error(db: Connection, agent: str, report: Deregistration) ->
 
 
 def record_exposure(db: Connection, agent: str, *, vanished: bool, rules: RateRules, now_s: float) -> None:
-    """Record the time that an agent was on its node, once, when the agent is closed.
+    """Record how long an agent was on its node. Call this once, when the agent is closed.
 
-    An agent that `vanished` is a loss if it was silent before its end was near. The time of its death is unknown, so
-    its time runs to the end of its lease.
+    An agent that `vanished` is a loss if its lease ended before its planned end. The time of its death is unknown, so
+    its time is counted up to the end of its lease.
     """
     row = db.execute(select(AGENT).where(AGENT.c.name == agent)).one()
     if row.registered_s is None:
         return
     until_s = row.lease_until_s if vanished else now_s
-    lasted_s = max(min(until_s, row.end_s) - row.registered_s, 0)  # its deregistration may have waited on the storage
+    lasted_s = max(min(until_s, row.end_s) - row.registered_s, 0)  # its deregistration might have been delayed
     is_loss = vanished and until_s < min(row.end_s, row.facts["end_s"])
     rate = ensure_row(db, RATE, node=row.node)
     age_s = now_s - rate.weighed_s
@@ -316,7 +318,7 @@ def record_exposure(db: Connection, agent: str, *, vanished: bool, rules: RateRu
 
 
 def rates_of(db: Connection, node: str) -> NodeRates:
-    """Return what an agent on this node should know.
+    """Return the rates for an agent on this node.
 
     For a node that has not saved yet, the figures are those of the slowest other node of its kind.
     """
@@ -342,7 +344,7 @@ def _samples(pairs: Iterable[Sequence[float]]) -> tuple[CostSample, ...]:
 
 
 def _slowest_alike(db: Connection, node: str) -> tuple[CostSample, ...]:
-    """Return the saves of the slowest other node of the same kind; no saves where there is none."""
+    """Return the saves of the slowest other node of the same kind, or no saves if there is no such node."""
     kind = select(NODE.c.kind).where(NODE.c.name == node).scalar_subquery()
     alike = select(RATE.c.saves).join(NODE, NODE.c.name == RATE.c.node).where(NODE.c.kind == kind, NODE.c.name != node)
     slowest = db.execute(alike.order_by(RATE.c.save_s.desc(), RATE.c.node).limit(1))
@@ -355,6 +357,6 @@ def _save_s(saves: Sequence[CostSample]) -> float:
 
 
 def node_mtbf_s(db: Connection, rules: RateRules) -> float:
-    """Return the mean time between losses of an agent without notice, over the whole fleet."""
+    """Return the mean time before an agent is lost without notice, over all nodes."""
     seen = db.execute(select(func.sum(RATE.c.agents_s), func.sum(RATE.c.losses))).one()
     return mean_time_between_losses_s(agents_s=seen[0] or 0.0, losses=seen[1] or 0.0, prior_s=rules.prior_s)

@@ -1,8 +1,8 @@
 """The history of node time: sums in steps of three lengths, the use of each node in each step, and lost slices.
 
-It also has the delays of regular jobs that took nodes from agents. Only the leader writes here, in one transaction for
-each poll. Old steps are removed as `RESOLUTIONS` prescribes. An index of the attempts' ends selects the slices of a
-day. A day of a thousand nodes has sixty thousand rows, which take a tenth of a second to read.
+It also contains the delays of regular jobs that took nodes from agents. Only the leader writes here, in one transaction
+for each poll. Old steps are removed as `RESOLUTIONS` prescribes. The slices of a day are selected through an index on
+the attempts' ends. On a thousand nodes, a day has sixty thousand rows, which take a tenth of a second to read.
 """
 
 import zlib
@@ -27,8 +27,8 @@ LOST_S = case((_REST_S > 0, _REST_S), else_=0.0)
 """The computing time that an attempt has lost. An attempt that was given up has not reported how long it computed."""
 
 IS_LOST = and_(ATTEMPT.c.ending.in_([Ending.LOST, Ending.RETURNED]), LOST_S > 0)
-"""The condition that a slice is lost. A slice that its user cancelled is no loss of the node, nor is a slice of which
-its agent never knew."""
+"""The condition that a slice is lost. A slice that its user cancelled is not a loss of the node, and neither is a slice
+that its agent never knew about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,8 @@ def report_rows(
 
 
 def remove_old(db: Connection, *, now_s: float, keep_days: int) -> int:
-    """Remove the steps that are older than their length is kept, and old delays. Return how many."""
+    """Remove the steps that are past the retention time for their length, and old delays. Return how many were
+    removed."""
     removed = 0
     for each in RESOLUTIONS:
         before_s = now_s - (each.keep_days or keep_days) * DAY_S
@@ -192,7 +193,7 @@ def remove_old(db: Connection, *, now_s: float, keep_days: int) -> int:
 
 
 def slices(db: Connection, *, begin_s: float, end_s: float, at_most: int) -> list[NodeSlice] | None:
-    """Return the slices that overlap this period, including those that still run. They have no order.
+    """Return the slices that overlap this period, including those that still run. The slices have no particular order.
 
     Return None if there are more than `at_most`. They are counted first, because reading many takes long.
     """
@@ -233,7 +234,8 @@ def count_slices(db: Connection, *, since_s: float) -> dict[str, SliceCounts]:
 
 
 def lost_by_attempt(db: Connection, job: int) -> dict[int, float]:
-    """Return the computing time that each ended attempt of a job has lost, in seconds, where it lost any."""
+    """Return the computing time, in seconds, that each ended attempt of a job has lost, for attempts that have lost
+    any."""
     rows = select(ATTEMPT.c.attempt, LOST_S).where(ATTEMPT.c.job == job, ATTEMPT.c.ended_s.is_not(None), LOST_S > 0)
     return {attempt: float(lost_s) for attempt, lost_s in db.execute(rows)}
 

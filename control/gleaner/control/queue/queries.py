@@ -1,4 +1,4 @@
-"""Queries for jobs, campaigns, agents and their free room, and the resources of each group. Nothing here writes."""
+"""Queries for jobs, campaigns, agents and their free room, and the resources of each group. No function here writes."""
 
 import math
 from collections import Counter
@@ -47,7 +47,7 @@ from gleaner.control.queue.transitions import event_name
 from gleaner.control.states import Outcome, State, Transition
 
 FIRST_EVENTS, NEWEST_EVENTS = 50, 450
-"""The number of a job's events that are shown and kept."""
+"""The numbers of a job's first and latest events that are shown and kept."""
 RESULTS_AT_ONCE = 1000
 _UNSAVED = (*attempts.SAVE_FAILURES, ReturnReason.TOO_LATE)
 
@@ -64,7 +64,7 @@ class Kept:
 
 
 KEEP_S = bindparam("keep_s", None, type_=Float)
-"""The time for which results are kept, or None if they stay."""
+"""The time for which results are kept, or None if they are kept indefinitely."""
 JOB_ROWS = (  # the columns of a job in a list
     select(
         JOB.c.id,
@@ -102,7 +102,7 @@ def job_row(db: Connection, job: int, *, keep_s: float | None = None) -> JobRow:
 
 
 def job_detail(db: Connection, job: int, *, keep_s: float | None = None) -> JobDetail:
-    """Return all known facts of one job. The caller adds `waits_because`. Raises `NotFound`."""
+    """Return all known facts about one job. The caller adds `waits_because`. Raises `NotFound`."""
     row = job_row(db, job, keep_s=keep_s)
     columns = (
         select(
@@ -181,10 +181,11 @@ def latest_event(db: Connection) -> int:
 
 
 def waiting_before(db: Connection, job: int, *, at_most: int) -> int:
-    """Return about how many waiting jobs of its group come before a waiting job. The count stops at `at_most`.
+    """Return the approximate number of waiting jobs of its group that come before a waiting job. The count stops at
+    `at_most`.
 
-    The order is that of a claim (see `claims`), as if the job were the next of its submitter. Each part of the count is
-    a range of the index of the waiting jobs, so no more rows are read than are counted.
+    The order is that of a claim (see `claims`), as if the job were its submitter's next. Each part of the count is a
+    range of the index of the waiting jobs, so no more rows are read than are counted.
     """
     mine = db.execute(select(JOB.c.group, JOB.c.submitter, JOB.c.state, JOB.c.priority).where(JOB.c.id == job)).one()
     same = LANE.c.submitter == mine.submitter
@@ -236,7 +237,7 @@ def archives_to_keep(db: Connection, jobs: Collection[int]) -> dict[int, Kept]:
 
 
 def results(db: Connection, storage: Path, *, job: int = 0, campaign: int = 0, after: int = 0) -> tuple[ResultRow, ...]:
-    """Return the result of a job, or a page of those of a campaign, by ascending job. Only ended jobs have a digest."""
+    """Return the result of a job, or a page of a campaign's results, sorted by job. Only ended jobs have a digest."""
     which = JOB.c.id == job if job else JOB.c.campaign == campaign
     accepted = (JOB.c.sound_attempt.label("attempt"), JOB.c.output_digest.label("digest"))
     page = (
@@ -273,7 +274,7 @@ COUNTED: dict[str, ColumnElement[bool]] = {
 
 
 def status(db: Connection, *, campaign: int | None = None, group: str | None = None) -> CampaignStatus:
-    """Return how many jobs are in each state, of one campaign, of one group, or of all. Raises `NotFound`."""
+    """Return how many jobs are in each state, in one campaign, in one group, or altogether. Raises `NotFound`."""
     if campaign is not None:
         find_campaign(db, campaign)
     counted = select(*sums_of(COUNTED))
@@ -292,7 +293,7 @@ def agent_rows(
 ) -> tuple[AgentRow, ...]:
     """Return the agents, the latest first, and at most `ended_at_most` ended ones.
 
-    A group selects agents with its jobs.
+    If a group is given, only its jobs are listed with the agents.
     """
     jobs: dict[str, list[int]] = {}
     running = select(JOB.c.agent, JOB.c.id).where(JOB.c.agent.is_not(None)).order_by(JOB.c.id)
@@ -358,9 +359,9 @@ def waiting(
 ) -> tuple[WaitingJobs, ...]:
     """Return how many jobs of each size an agent with this much time left could claim. Each count stops at `at_most`.
 
-    The bound limits the time of the query. `limits` returns what the groups can still start. Jobs that fit
-    different nodes are each counted against the whole allowance, so that jobs that find no node do not keep agents from
-    the others. `since_s` is that of `compatibility.misfits`.
+    This bound limits the time of the query. `limits` returns the allowance of the groups. Jobs that fit different nodes
+    are each counted against the whole allowance, so that jobs that find no node do not keep agents from the others.
+    `since_s` has the same meaning as in `compatibility.misfits`.
     """
     found: Counter[tuple[int, int, frozenset[str]]] = Counter()
     lanes = [lane for lane in db.execute(_OCCUPIED).all() if lane.needs_s <= within_s]
@@ -450,9 +451,9 @@ def has_jobs(db: Connection) -> bool:
 
 
 def gone_agents(db: Connection, names: Collection[str], *, now_s: float) -> frozenset[str]:
-    """Return those of these agents that write nothing any more, because they have deregistered or their time is over.
+    """Return which of these agents no longer write anything, because they have deregistered or their time is over.
 
-    An agent that the scheduler has forgotten might still live without contact to control until its planned end, and
+    An agent that the scheduler has forgotten might still run without contact with control until its planned end, and
     save checkpoints.
     """
     if not names:
@@ -484,9 +485,9 @@ _WAITING = text(
 
 
 def group_usage(db: Connection) -> Shares:
-    """Return the present use of all groups, without the rules.
+    """Return the current usage of all groups, without the rules.
 
-    It takes time in proportion to the number of running jobs.
+    The time that this takes is proportional to the number of running jobs.
     """
     return Shares(
         capacity_cpus=int(db.execute(_CAPACITY).scalar_one()),

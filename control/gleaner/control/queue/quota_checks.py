@@ -1,9 +1,9 @@
-"""The enforcement of quotas, in the transaction that submits and in the one that claims.
+"""The enforcement of quotas, in the transactions of submissions and claims.
 
-Only a submission adds unended jobs, and only a claim adds running cores. On PostgreSQL, a lock makes the submissions
-and claims of one limited group follow each other, and the transaction's end frees the lock. On SQLite all writers
-follow each other. Therefore a count stays valid until it is used. All counts use an index: a submission steps through
-the group's jobs, and a claim through the group's running jobs. A group without a limit is not counted.
+Only a submission adds unended jobs, and only a claim adds running cores. On PostgreSQL, a lock that each transaction
+holds until its end makes the submissions and claims of a limited group run one after the other. On SQLite, all writers
+run one after the other. Therefore a count stays valid until it is used. All counts use an index. A submission reads the
+group's jobs, and a claim the group's running jobs. A group without a limit is not counted.
 
 Stored bytes are counted only from time to time (`Stored`). A save is never refused because of them, so even an exact
 count would not be a strict limit.
@@ -80,7 +80,7 @@ class Stored:
     def bytes_by_owner(self, db: Connection) -> Mapping[Whose, int]:
         """Return the bytes by group and user, and by group alone.
 
-        This connection counts them again if the last count is old.
+        If the last count is old, they are counted again through this connection.
         """
         return self._kept.get(None, lambda: stored_bytes(db), fresh_s=STORED_FRESH_S, rest=50)
 
@@ -128,7 +128,7 @@ def check_submission(
 
 
 def _unended(db: Connection, group: str, user: str, *, at_most: int) -> int:
-    """Return how many jobs have not ended. The count stops a little above the quota."""
+    """Return how many jobs have not ended. The count stops just above the quota."""
     some = select(JOB.c.id).where(JOB.c.group == group, UNENDED)
     if user:
         some = some.where(JOB.c.submitter == user)
@@ -143,7 +143,7 @@ def allowance(
     *,
     locks: bool = True,
 ) -> Allowance:
-    """Return what these groups and their users can still start. A group without a limit is not counted.
+    """Return the allowance of these groups and their users for a claim. A group without a limit is not counted.
 
     Without `locks`, the allowance might be outdated when the caller uses it, which is sufficient for a plan.
     """

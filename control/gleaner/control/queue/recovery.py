@@ -1,9 +1,10 @@
 """Make a queue consistent with the storage after it was restored from an older backup.
 
 A job whose result is in the storage becomes Complete. Any other unended job continues from its newest complete
-checkpoint in the storage. The next attempt, and the next job, gets the number after the highest one in the backup or in
-the storage. An agent that started after the backup and has published nothing might have the same attempt number. Only
-the first of the two that publishes an archive succeeds (`Draft.publish`), and the other one's attempt is returned.
+checkpoint in the storage. The next attempt and the next job each receive the number after the highest one in the backup
+or in the storage. An agent that started after the backup and has published nothing might have the same attempt number.
+Only the first of the two agents to publish an archive succeeds (`Draft.publish`), and the other agent's attempt is
+returned.
 
 All functions work in the caller's transaction.
 """
@@ -25,7 +26,7 @@ from gleaner.control.states import Outcome, State, Transition
 PUT_BACK = "put back"
 """The name of the event of each job that was unended in the backup."""
 _SQLITE_SEQUENCE = table("sqlite_sequence", column("name"), column("seq"))
-"""The highest number that each table with AUTOINCREMENT has given out."""
+"""The highest number that each table with AUTOINCREMENT has assigned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The numbers of jobs by their fate.
+    """The numbers of jobs, by what happened to them.
 
     `unknown` jobs were submitted after the backup, and only their archives remain.
     """
@@ -65,7 +66,7 @@ def unfinished_attempts(db: Connection) -> Mapping[int, int]:
 
 
 def recover(db: Connection, found: Iterable[Found], *, stored_jobs: Mapping[int, int], now_s: float) -> Recovered:
-    """Make a restored queue consistent: accept the archives in the storage, and never repeat a number that it contains.
+    """Make a restored queue consistent. Accept the archives in the storage, and never repeat a number that it contains.
 
     `stored_jobs` are all jobs with an archive in the storage, each with the latest attempt that has one.
     """
@@ -87,20 +88,20 @@ def recover(db: Connection, found: Iterable[Found], *, stored_jobs: Mapping[int,
         if results:  # it was run again after the backup, and has succeeded
             make_for_all(db, JOB.c.id == row.id, Transition.RERUN, now_s=now_s, detail=PUT_BACK)
             ended += _try_to_let_count(db, row.id, results, now_s=now_s)[0]
-        elif latest > row.attempt:  # it was run again after the backup, and can be once more
+        elif latest > row.attempt:  # it was run again after the backup, and can be run once more
             db.execute(update(JOB).where(JOB.c.id == row.id).values(attempt=latest, is_removed=False))
     _set_next_job(db, max((*known, *stored_jobs), default=0))
-    # An agent gets no job before its next heartbeat, which tells it to drop its jobs. Otherwise it could get a job with
-    # the same number as one that it still runs, which was submitted after the backup.
+    # An agent receives no job before its next heartbeat, whose answer tells it to drop its jobs. Otherwise it could
+    # receive a job with the same number as a job that it still runs and that was submitted after the backup.
     db.execute(update(AGENT).where(AGENT.c.phase == Phase.LIVE).values(phase=Phase.SILENT))
-    db.execute(delete(WEB_SESSION))  # agents that have ended since must not be open again
+    db.execute(delete(WEB_SESSION))  # sessions that have ended since must not be open again
     return Recovered(ended, went_on, len(open_jobs) - ended, len(stored_jobs.keys() - known), taken_s)
 
 
 def _try_to_let_count(db: Connection, job: int, found: list[Found], *, now_s: float) -> tuple[bool, bool]:
-    """Do the same as `_let_count`.
+    """Do the same as `_let_count`, but ignore an archive that the queue refuses.
 
-    If the queue refuses an archive, the archive is ignored and the other jobs are restored.
+    The other jobs are still restored.
     """
     try:
         with db.begin_nested():
@@ -165,7 +166,7 @@ def _claim(db: Connection, row: Any, one: Found, *, now_s: float) -> None:
 
 def _end_attempts(db: Connection, row: Any, found: list[Found], *, now_s: float) -> None:
     """End all running attempts of the backup, and give the job's next attempt a number that the storage does not
-    have."""
+    contain."""
     if row.state is State.RUNNING:
         attempt_reports.give_up(db, row, Ending.LOST, now_s=now_s, detail=PUT_BACK)
     latest = max([row.attempt, *(one.attempt for one in found)])
@@ -174,7 +175,7 @@ def _end_attempts(db: Connection, row: Any, found: list[Found], *, now_s: float)
 
 
 def _set_next_job(db: Connection, latest: int) -> None:
-    """Give the next job a number that the storage does not have."""
+    """Give the next job a number that the storage does not contain."""
     if db.dialect.name == "postgresql":
         db.execute(select(func.setval(func.pg_get_serial_sequence("job", "id"), max(1, latest))))
     else:

@@ -1,8 +1,8 @@
 """Migrations of running jobs: which jobs can be saved, which can migrate, and how a migration ends.
 
 Control tells the agent to save a job that migrates. Afterwards the job waits like any other, except that its possible
-nodes are restricted. The row of a migration exists from the request until the job runs again, or until no agent has
-taken the job in time.
+nodes are restricted. The row of a migration exists from the request until the job runs again, or until the time in
+which an agent could take it is over.
 """
 
 import math
@@ -25,13 +25,13 @@ from gleaner.control.states import State
 
 _EARLIER = ATTEMPT.alias("earlier")
 SAVES_NOTHING = and_(~SPEC.c.saves_itself, ~exists().where(FIT.c.saved_on == SAVING, FIT.c.node == AGENT.c.kind))
-"""A condition on a job, its spec and its agent: neither the agent nor the job itself can save it."""
+"""The condition on a job, its spec and its agent that neither the agent nor the job itself can save the job."""
 SAVE_HAS_FAILED = exists().where(
     _EARLIER.c.job == JOB.c.id,
     _EARLIER.c.attempt > JOB.c.sound_attempt,
     _EARLIER.c.why.in_(attempts.SAVE_FAILURES),
 )
-"""A condition on a job: since it was last sound, one of its attempts could not be saved."""
+"""The condition that one of a job's attempts could not be saved since the job was last sound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class AgentFound:
 
 
 def find_agents(db: Connection, scheduler_ids: Collection[str]) -> Mapping[str, AgentFound]:
-    """Return the agents with these ids of the scheduler, by id."""
+    """Return the agents with these scheduler ids, keyed by id."""
     here = select(AGENT.c.scheduler_id, AGENT.c.name).where(
         AGENT.c.scheduler_id.in_(scheduler_ids), AGENT.c.phase != Phase.ENDED
     )
@@ -55,7 +55,7 @@ def find_agents(db: Connection, scheduler_ids: Collection[str]) -> Mapping[str, 
 
 
 def unsavable(db: Connection, agent: str) -> Mapping[int, str]:
-    """Return those of the agent's jobs that are known to be unsavable, with the reason."""
+    """Return the agent's jobs that are known to be unsavable, each with the reason."""
     rows = (
         select(JOB.c.id, SAVES_NOTHING.label("saves_nothing"))
         .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
@@ -95,9 +95,9 @@ class Relocating:
 
 
 def ask(db: Connection, job: int, *, to: str | None, by: str, now_s: float) -> None:
-    """Request that a running job migrates to that node, or to any node but its present one.
+    """Request the migration of a running job to that node, or to any node except its current one.
 
-    Raises `Conflict`, and then nothing has changed.
+    Raises `Conflict` without changing anything.
     """
     row = lock(db, job)
     if row.state is not State.RUNNING:
@@ -189,7 +189,7 @@ def conclude(db: Connection, *, patience_s: float, now_s: float) -> tuple[int, .
 
 
 def _open_to_all(db: Connection, job: int) -> None:
-    """Let the job continue on every node where it can be restored and was not refused. A pause continues to its end."""
+    """Let the job continue on every node where it can be restored and was not refused. A pause is not cut short."""
     if lock(db, job).state is not State.COMPLETE and lanes.paused_until(db, job) is None:
         lanes.open_to(db, job)
 
@@ -222,7 +222,7 @@ def nodes_and_jobs(
 ) -> tuple[tuple[AgentNode, ...], tuple[AgentJob, ...]]:
     """Return the live agents' nodes and all jobs on them, in the form that `policy.rebalancing` needs.
 
-    A job is migratable if it can be saved, as far as is known, has run for `settled_s`, and has no failed migration.
+    A job is migratable if it can be saved as far as is known, has run for `settled_s`, and has no failed migration.
     """
     agents: dict[str, Any] = {row.name: row for row in db.execute(_AGENTS)}
     fits = {(row.saved_on, row.node) for row in db.execute(select(FIT))}

@@ -1,8 +1,8 @@
 """Reruns: jobs that have failed or were cancelled wait again, as if they were new.
 
-They stay in their campaign, with their numbers, indices and parameters, and are part of its rules again. The attempts
-continue to be counted, so reports and archives of earlier attempts never count for the new run. All jobs of one rerun
-change in one transaction.
+They stay in their campaign, with their numbers, indices and parameters, and are subject to its rules again. The
+attempts continue to be counted, so reports and archives of earlier attempts never count for the new run. All jobs of
+one rerun change in one transaction.
 """
 
 from collections import defaultdict
@@ -28,7 +28,8 @@ _ENDED_BADLY = JOB.c.outcome.in_((Outcome.FAILED, Outcome.CANCELLED))
 
 
 def rerun(db: Connection, job: int, change: Rerun, *, rules: SubmissionRules, by: str, now_s: float) -> None:
-    """Run one job again. Raises `Conflict` if it has succeeded or has not ended, and as `rerun_campaign` does."""
+    """Run one job again. Raises `Conflict` if it has succeeded or has not ended, and otherwise as `rerun_campaign`
+    does."""
     campaign = db.execute(select(JOB.c.campaign).where(JOB.c.id == job)).scalar_one_or_none()
     if campaign is not None:
         campaign_rules.lock(db, campaign)
@@ -104,7 +105,7 @@ def _again(
 def _spec(
     db: Connection, spec: int, group: str, change: Rerun, *, rules: SubmissionRules, now_s: float
 ) -> tuple[int, JobSpec]:
-    """Return the spec for the new run with its number. It is the same one if it needs no change."""
+    """Return the number of the spec for the new run, and the spec. If it needs no change, it is the old one."""
     row = db.execute(select(SPEC).where(SPEC.c.id == spec)).one()
     document: JobSpec = row.document
     jobs.check_places(document, group, rules=rules)

@@ -1,10 +1,10 @@
-"""Retention: the removal of rows that are too old, by the settings.
+"""Retention: the removal of rows that are too old according to the settings.
 
-Jobs and their attempts stay, because reports count them. A job that was removed loses at the next pass what others lose
-by their age, and `storage_gc` deletes the files of results that are given up here. Rows are removed in small portions,
-and other writers get their turn between two portions. After an interruption, the next pass examines everything again. A
-query reads a limited number of rows by key, and the caller limits the size of each removal. Therefore neither keeps a
-writer waiting for long, however large the tables are.
+Jobs and their attempts stay, because reports count them. At the next pass, a removed job loses the rows that other jobs
+lose by age, and `storage_gc` deletes the files of results that are given up here. Rows are removed in small portions,
+between which other writers have their turn. After an interruption, the next pass examines everything again. Each query
+reads a limited number of rows by key, and the caller limits the size of each removal. Therefore neither keeps a writer
+waiting for long, however large the tables are.
 """
 
 import time
@@ -41,7 +41,7 @@ from gleaner.control.settings import Settings
 from gleaner.control.states import State
 
 Writing = Callable[[], AbstractContextManager[Connection]]
-"""Opens one transaction of the leader (`ControlState.writing`)."""
+"""A function that opens one transaction of the leader (`ControlState.writing`)."""
 
 DAY_S = 24 * 3600.0
 MIB = 2**20
@@ -50,9 +50,9 @@ LOOKED_AT = 1000
 REMOVED = 2000
 """The greatest number of rows that one transaction removes."""
 FREED_BYTES, FREED_JOBS = 2**18, 50
-"""After so many bytes of log lines, or logs without further lines, a transaction ends."""
+"""A transaction ends after this many bytes of log lines, or after this many logs without further lines."""
 PAUSE_S = 0.05
-"""The pause after each transaction, in which others have the database for themselves."""
+"""The pause after each transaction, in which others have the database to themselves."""
 
 _log = structlog.get_logger(__name__)
 
@@ -75,7 +75,7 @@ _UNUSED = and_(
 def remove_old_rows(engine: Engine, writing: Writing, settings: Settings, now_s: float) -> None:
     """Remove, in one pass, all rows that are older than their retention time.
 
-    Raises `QueueError`. The next pass tries again to remove whatever failed.
+    Raises `QueueError`. The next pass tries again to remove the rows that are left.
     """
     removed: Counter[str] = Counter()
     try:
@@ -157,8 +157,8 @@ def look_at_agents(db: Connection, *, after: str, before_s: float, limit: int) -
 def look_at_jobs(db: Connection, *, after: int, before_s: float, spent_s: float, limit: int) -> Sequence[Any]:
     """Return the next jobs after that id.
 
-    An `old` one ended before the given time, or is removed, and still has events or log lines. A `crowded` one has more
-    events than are kept, and the result of a `spent` one is too old.
+    An `old` job ended before the given time, or is removed, and still has events or log lines. A `crowded` job has more
+    events than are kept, and the result of a `spent` job is too old.
     """
     old = and_(_is_old(before_s), _HAS_HISTORY).label("old")
     spent = and_(JOB.c.output_bytes.is_not(None), JOB.c.ended_s < spent_s).label("spent")
@@ -167,14 +167,15 @@ def look_at_jobs(db: Connection, *, after: int, before_s: float, spent_s: float,
 
 
 def remove_results(db: Connection, which: ColumnElement[bool], *, removes_jobs: bool = False) -> int:
-    """Give up the results of these jobs that have ended, or also the jobs. Return how many jobs these are."""
+    """Give up the results of the selected jobs that have ended, and with `removes_jobs` also the jobs. Return their
+    number."""
     ended = update(JOB).where(which, JOB.c.state == State.COMPLETE, ~_IS_DELIVERED)
     is_removed = true() if removes_jobs else JOB.c.is_removed
     return db.execute(ended.values(output_digest=None, output_bytes=None, is_removed=is_removed)).rowcount
 
 
 def remove_job(db: Connection, job: int) -> None:
-    """Remove an ended job: its result now, its log and its events at the next pass. Lists leave it out.
+    """Remove an ended job from lists. Its result is removed now, and its log and events at the next pass.
 
     Raises `Conflict` if it has not ended, or if its result is being delivered.
     """
@@ -183,7 +184,7 @@ def remove_job(db: Connection, job: int) -> None:
 
 
 def remove_campaign(db: Connection, campaign: int) -> None:
-    """Remove all jobs of a campaign in the same way. One that cannot be removed keeps all others."""
+    """Remove all jobs of a campaign in the same way. If one of them cannot be removed, all stay."""
     campaign_rules.lock(db, campaign)
     allow_whole_campaign(db)
     _remove_jobs(db, JOB.c.campaign == campaign)
@@ -201,7 +202,8 @@ def _remove_jobs(db: Connection, which: ColumnElement[bool]) -> None:
 
 
 def remove_agents(db: Connection, names: Sequence[str], *, before_s: float) -> int:
-    """Remove those of these agents that still have no attempts, with their tokens. Return how many."""
+    """Remove the agents with these names that still have no attempts, with their tokens. Return how many were
+    removed."""
     removed = delete(AGENT).where(AGENT.c.name.in_(names), _UNUSED).returning(AGENT.c.name)
     gone = db.execute(removed, {"before_s": before_s}).scalars().all()
     db.execute(delete(TOKEN).where(TOKEN.c.role == Role.AGENT, TOKEN.c.name.in_(gone)))
@@ -209,9 +211,9 @@ def remove_agents(db: Connection, names: Sequence[str], *, before_s: float) -> i
 
 
 def remove_lines(db: Connection, jobs: deque[int], *, before_s: float) -> int:
-    """Remove log lines of the first of these jobs, a limited number. Return the bytes that were freed.
+    """Remove a limited number of log lines of the first of these jobs. Return the bytes that were freed.
 
-    Jobs without further lines, and those that run again, are taken off.
+    Jobs without further lines, and those that run again, are removed from `jobs`.
     """
     all_bytes, left = 0, max(0, len(jobs) - FREED_JOBS)
     while len(jobs) > left and all_bytes < FREED_BYTES:
@@ -224,7 +226,8 @@ def remove_lines(db: Connection, jobs: deque[int], *, before_s: float) -> int:
 
 
 def remove_events(db: Connection, jobs: Sequence[int], *, before_s: float, at_most: int) -> int:
-    """Remove events of those of these jobs that ended before that time and do not run again. Return how many."""
+    """Remove events of these jobs, as far as the jobs ended before that time and do not run again. Return how many were
+    removed."""
     some = select(EVENT.c.id).join(JOB, JOB.c.id == EVENT.c.job).where(JOB.c.id.in_(jobs), _is_old(before_s))
     some = some.limit(at_most)
     return db.execute(delete(EVENT).where(EVENT.c.id.in_(some))).rowcount
@@ -236,7 +239,8 @@ def _is_old(before_s: float) -> ColumnElement[bool]:
 
 
 def remove_surplus_events(db: Connection, job: int, *, at_most: int) -> int:
-    """Remove events that are neither among the job's first ones nor among its newest ones. Return how many."""
+    """Remove events that are neither among the job's first ones nor among its newest ones. Return how many were
+    removed."""
     mine = select(EVENT.c.id).where(EVENT.c.job == job)
     last_first = mine.order_by(EVENT.c.id).offset(FIRST_EVENTS - 1).limit(1).correlate(None).scalar_subquery()
     newest = mine.order_by(EVENT.c.id.desc()).offset(NEWEST_EVENTS - 1).limit(1).correlate(None).scalar_subquery()

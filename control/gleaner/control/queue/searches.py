@@ -1,4 +1,4 @@
-"""Searches for jobs and campaigns, filtered, sorted and in pages."""
+"""Searches for jobs and campaigns, with filters, sorting and pages."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -28,7 +28,7 @@ _CAMPAIGN_COLUMNS = {"id": CAMPAIGN.c.id, "name": CAMPAIGN.c.name, "group": CAMP
 def job_page(db: Connection, wanted: JobFilter, *, mine: str = "", keep_s: float | None = None) -> JobList:
     """Return the jobs on one page of a search. Removed jobs are left out.
 
-    `mine` is the name of the caller, and `keep_s` is that of `queries.KEEP_S`.
+    `mine` is the name of the caller, and `keep_s` is explained at `queries.KEEP_S`.
     """
     conditions: list[ColumnElement[bool]] = [~JOB.c.is_removed]
     for column in (JOB.c.state, JOB.c.outcome, JOB.c.group, JOB.c.campaign):
@@ -55,7 +55,7 @@ def campaign_page(
 ) -> CampaignList:
     """Return the campaigns on one page of a search, each with its progress.
 
-    Campaigns of which all jobs are removed are left out.
+    Campaigns whose jobs were all removed are left out.
     """
     conditions: list[ColumnElement[bool]] = [exists().where(JOB.c.campaign == CAMPAIGN.c.id, ~JOB.c.is_removed)]
     if wanted.group is not None:

@@ -1,6 +1,6 @@
 """The key that encrypts the groups' secrets. It is in one of control's files, with mode 0600.
 
-The file has one key on each line. The first one encrypts, and every one decrypts, so an admin replaces the key by
+The file has one key on each line. The first key encrypts, and all keys can decrypt, so an admin replaces the key by
 adding a new first line.
 """
 
@@ -51,7 +51,7 @@ def read(path: Path) -> MultiFernet:
         raise KeyFault(f"the key for secrets can be read by others: chmod 600 {path}")
     try:
         return MultiFernet([Fernet(line) for line in content.split()])
-    except ValueError:  # the library's message may quote the key
+    except ValueError:  # the library's message might quote the key
         raise KeyFault(f"{path} has no key for secrets: a key is a line of 44 letters and signs") from None
 
 

@@ -21,7 +21,7 @@ _SHOWN = [column for column in SECRET.c if column.name != "sealed"]
 
 
 def rows(db: Connection, group: str | None) -> tuple[SecretRow, ...]:
-    """Return the secrets of a group (None: of all groups), sorted by name."""
+    """Return the secrets of a group, or of all groups for None, sorted by name."""
     wanted = select(*_SHOWN).order_by(SECRET.c.name, SECRET.c.group)
     if group is not None:
         wanted = wanted.where(SECRET.c.group == group)
@@ -37,7 +37,7 @@ def row(db: Connection, group: str, name: str) -> SecretRow:
 
 
 def put(db: Connection, given: SecretPut, *, group: str, setter: str, keys: MultiFernet, now_s: float) -> SecretRow:
-    """Store a secret, in place of an older one with its name. Raises `Conflict` if another one has the same URL."""
+    """Store a secret in place of any older one with its name. Raises `Conflict` if another one has the same URL."""
     others = [each for each in rows(db, group) if each.name != given.name]
     for other in others:
         if location(other.url) == location(given.url):

@@ -19,7 +19,7 @@ class SmallCache(Generic[K, V]):
         self._clock = clock
         self._at_most = at_most
         self._entries: dict[K, tuple[float, float, V]] = {}
-        """The time of each value, and the time for which it is good."""
+        """The time of each value, and the time for which it is valid."""
         self._reading = threading.Lock()
 
     def find(self, key: K) -> V:
@@ -37,7 +37,7 @@ class SmallCache(Generic[K, V]):
         self._entries[key] = (self._clock(), fresh_s, value)
 
     def change(self, key: K, change: Callable[[V], V]) -> None:
-        """Replace a value, if there is one, by a changed value that becomes invalid at the same time."""
+        """Replace a value, if there is one, with a changed value that becomes invalid at the same time."""
         if key in self._entries:
             at_s, fresh_s, value = self._entries[key]
             self._entries[key] = (at_s, fresh_s, change(value))
@@ -47,9 +47,9 @@ class SmallCache(Generic[K, V]):
     ) -> V:
         """Return the value. If it is too old, the first caller reads it again.
 
-        Meanwhile the other callers get the old value, and wait only if there is none. So this method must never hold
-        tokens, for which `find` and `put` are. A value that takes long to read stays valid longer, by `rest` times the
-        time that reading it took. Raises `TimeoutError` after waiting `wait_s` for another caller.
+        Until then, other callers receive the old value, and wait only if there is none. So this method must never be
+        used for tokens, which need `find` and `put`. A value that takes long to read stays valid longer, by `rest`
+        times the time that reading it took. Raises `TimeoutError` after waiting `wait_s` for another caller.
         """
         old = self._entries.get(key)
         with suppress(KeyError):

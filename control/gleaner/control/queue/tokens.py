@@ -41,7 +41,7 @@ class Identity:
 
 
 def lasts_s(token: TokenRow) -> float:
-    """Return for how long the token was meant to be valid, infinite for a token without expiry."""
+    """Return how long the token was meant to be valid, in seconds, or infinity for a token without expiry."""
     return math.inf if token.expires_s is None else token.expires_s - token.issued_s
 
 
@@ -110,14 +110,14 @@ def revoke(db: Connection, *, role: str, name: str, now_s: float) -> int:
 def agents_hashes(db: Connection, agent: str) -> tuple[str, ...]:
     """Return the hashes of all tokens of an agent.
 
-    Ended ones are included, because they prove the agent's older files.
+    Expired tokens are included, because they prove the agent's older files.
     """
     mine = select(TOKEN.c.hash).where(TOKEN.c.role == Role.AGENT, TOKEN.c.name == agent, TOKEN.c.revoked_s.is_(None))
     return tuple(db.scalars(mine))
 
 
 def end_later(db: Connection, *, agent: str, now_s: float) -> None:
-    """Let an agent's token expire when none of its reports can still arrive, unless it expires sooner."""
+    """Let an agent's token expire when no more of its reports can arrive, unless it expires sooner."""
     until_s = now_s + LATE_REPORTS_S
     sooner = or_(TOKEN.c.expires_s.is_(None), TOKEN.c.expires_s > until_s)
     db.execute(update(TOKEN).where(TOKEN.c.role == Role.AGENT, TOKEN.c.name == agent, sooner).values(expires_s=until_s))
@@ -142,7 +142,7 @@ def one(db: Connection, token: str) -> TokenRow:
 
 
 def end(db: Connection, token: str, *, now_s: float) -> TokenRow:
-    """Revoke one token of a person. Revoking it again is no error."""
+    """Revoke one token of a person. Revoking it again is not an error."""
     row = _locked(db, token)
     if row.revoked_s is None:
         db.execute(update(TOKEN).where(TOKEN.c.hash == row.hash).values(revoked_s=now_s))
@@ -167,12 +167,12 @@ def rotate(db: Connection, token: str, *, now_s: float) -> TokenIssued:
 
 
 def remove_ended(db: Connection, *, before_s: float, at_most: int) -> int:
-    """Remove people's tokens that ended before `before_s`. Return how many."""
+    """Remove people's tokens that ended before `before_s`. Return how many were removed."""
     return _remove(db, (TOKEN.c.role != Role.AGENT) & (before_s > _ENDED_S), at_most)
 
 
 def remove_ended_agents(db: Connection, *, spooling: Collection[str], now_s: float, at_most: int) -> int:
-    """Remove the tokens of ended agents, but not those that must still prove a report. Return how many.
+    """Remove the tokens of ended agents, but not those that must still prove a report. Return how many were removed.
 
     `spooling` are the agents with reports in the storage.
     """
@@ -207,8 +207,8 @@ def groups_with_tokens(db: Connection) -> frozenset[str]:
 def check_group(db: Connection, group: str, *, named: Iterable[str]) -> None:
     """Raise `Invalid` for a group that is not in the settings and has no token.
 
-    Otherwise a mistyped name would wait under a group that does not exist. If there is no group at all, the first admin
-    is still trying out the site, and every name is accepted.
+    Otherwise jobs with a mistyped group would wait under a group that does not exist. If there is no group at all, the
+    first admin is still trying out the site, and every name is accepted.
     """
     known = set(named)
     if group in known:

@@ -5,8 +5,8 @@ changed and is refused. A report is accepted only for the job's latest attempt, 
 merely assumed to be lost.
 
 PostgreSQL receives a transition (of the job, its attempt and the event) as one statement with data-modifying CTEs,
-because three statements reduce the rate of completions to seven tenths. SQLite has no such CTEs and receives the same
-statements one by one. A claim works in the same way, with three statements for any number of jobs.
+because three statements would reduce the rate of completions by three tenths. SQLite has no such CTEs and receives the
+same statements one by one. A claim works in the same way, with three statements for any number of jobs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -77,7 +77,7 @@ def _lane_of_new() -> ScalarSelect[int]:
 
 
 LANE_OF_NEW = _lane_of_new()
-"""The lane in which the job waits to start from its beginning. It has existed since the job's submission."""
+"""The lane in which the job waits to start from the beginning. It has existed since the job's submission."""
 
 
 def make_transition(
@@ -96,7 +96,7 @@ def make_transition(
     Return True if the job belongs to a campaign that counts the ends of its jobs (see `campaign_rules`).
 
     With `attempt`, the transition is a report. That attempt must be the latest, and must run or have been given up as
-    lost. `end` holds the columns of the attempt that the transition ends, and is used only with `attempt`.
+    lost. `end` contains the columns of the attempt that the transition ends, and is used only with `attempt`.
 
     Raises `NotFound`, `NotCurrent` or `TransitionRefused`.
     """
@@ -130,9 +130,9 @@ def make_for_all(
     detail: str = "",
     **facts: object,
 ) -> None:
-    """Make one transition of all these jobs.
+    """Make the same transition for all these jobs.
 
-    The caller has locked their rows, so that they cannot change meanwhile.
+    The caller has locked their rows, so that they cannot change in the meantime.
     """
     values = {f"to_{name}": value for name, value in facts.items()}
     if transition.target is State.COMPLETE:
@@ -152,7 +152,7 @@ def insert_unless_there(db: Connection, table: Table) -> postgresql.Insert | sql
 
 
 def ensure_row(db: Connection, table: Table, **key: object) -> Any:
-    """Return the row with this key, locked until the transaction's end. It is added if it is not there."""
+    """Return the row with this key, locked until the transaction ends. It is added if it does not exist."""
     find = select(table).where(*(table.c[name] == value for name, value in key.items())).with_for_update()
     row = db.execute(find).one_or_none()
     if row is None:
@@ -170,7 +170,7 @@ def put_on_hold(db: Connection, row: Any, *, reason: str, now_s: float) -> None:
 
 
 def record(db: Connection, job: int, what: str, *, now_s: float, attempt: int | None = None, detail: str = "") -> None:
-    """Add an event of the job."""
+    """Add an event to the job's history."""
     db.execute(_ADD_EVENT, event_row(job, what, now_s=now_s, attempt=attempt, detail=detail))
 
 
@@ -264,7 +264,8 @@ def _in_one(transition: Transition, facts: tuple[str, ...], is_report: bool, end
     told = insert(EVENT).from_select(_EVENT_COLUMNS, select(moved.c.id, *event)).inline()
     done = select(moved.c.counts).add_cte(told.returning(EVENT.c.job).cte("told"))
     if end:
-        # By key and not by a join: a plan made while the table is small would scan the table when it is large.
+        # The row is found by its key and not by a join, because a plan that was made while the table was small would
+        # scan it when it is large.
         ended = _ended(end).where(exists(select(moved.c.id)))
         done = done.add_cte(ended.returning(ATTEMPT.c.job).cte("ended"))
     return done
@@ -275,7 +276,8 @@ def _end(name: str) -> Any:
 
 
 def take(db: Connection, jobs: Sequence[int], *, agent: str, node: str, now_s: float) -> None:
-    """Make the transition CLAIM for waiting jobs whose rows this transaction has locked. Each gets its next attempt."""
+    """Make the transition CLAIM for waiting jobs whose rows this transaction has locked. Each begins its next
+    attempt."""
     values = {"ids_": jobs, "agent_": agent, "node_": node, "now_": now_s, "detail_": f"by {agent} on {node}"}
     if db.dialect.name == "postgresql":
         taken = db.execute(_TAKE_IN_ONE, values).rowcount

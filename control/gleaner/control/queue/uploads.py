@@ -20,7 +20,8 @@ from gleaner.control.queue.tables import IMAGE, INPUT, JOB, SPEC, STORED_IMAGE, 
 REMOVAL = "removal"
 """The kind of the rows that name, by key, the content that `storage_gc` is removing."""
 FILES_BYTES = 16 * 2**10
-"""The size of an archive on disk besides its content: its folder, its manifest, the rest of the last block."""
+"""The size of an archive on disk in addition to its content, for its folder, its manifest and the rest of the last
+block."""
 
 
 def reserve(
@@ -52,7 +53,7 @@ def reserve(
 
 
 def release(db: Connection, kind: Kind, group: str, content: str) -> None:
-    """End a reservation, because the content is now stored and counted itself, or was refused."""
+    """End a reservation, because the content has been stored and is now counted itself, or was refused."""
     db.execute(delete(UPLOAD).where(_is(kind, group, content)))
 
 
@@ -80,7 +81,7 @@ def end_removals(db: Connection) -> None:
 
 
 def remove_old(db: Connection, *, before_s: float) -> int:
-    """End the reservations that were not used since that time. Return how many."""
+    """End the reservations that have not been used since that time. Return how many were ended."""
     return db.execute(delete(UPLOAD).where(UPLOAD.c.used_s < before_s, UPLOAD.c.kind != REMOVAL)).rowcount
 
 

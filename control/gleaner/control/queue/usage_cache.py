@@ -1,8 +1,8 @@
-"""The present usage of each group of our queue, kept in memory by the leader, which alone answers claims.
+"""The current usage of each group of our queue, kept in memory by the leader, the only program that answers claims.
 
 Summing over all running jobs at each claim would cost more than the claim itself. Therefore the sum is read from the
-database from time to time. Meanwhile the leader adds the jobs that it assigns. A job that has ended counts until the
-next reading, and the result can be wrong by the changes during the reading itself.
+database from time to time. Between two readings, the leader adds the jobs that it assigns. A job that has ended still
+counts until the next reading, and the result can be off by the changes during the reading itself.
 """
 
 import threading
@@ -19,11 +19,11 @@ from gleaner.control.queue.queries import group_usage
 from gleaner.control.queue.small_cache import SmallCache
 
 FRESH_S = 1.0
-"""The least time between two readings of the sum."""
+"""The shortest time between two readings of the sum."""
 REST = 50
 """The time between two readings is also at least this multiple of the time that the last reading took."""
 RECORDED_PER_S = 1.0
-"""The long-term number of recorded decisions between groups. Further decisions are not recorded."""
+"""The long-term rate at which decisions between groups are recorded. Further decisions are not recorded."""
 RECORDED_AT_ONCE = 60
 """The number of decisions that can be recorded at once after a quiet time."""
 
@@ -39,11 +39,11 @@ class UsageCache:
         self._tokens_s = steady_clock()
 
     def shares(self, db: Connection, rules: ShareRules) -> Shares:
-        """Return the usage of all groups. This connection reads it again if the last reading is old."""
+        """Return the usage of all groups. It is read again through this connection if the last reading is old."""
         return replace(self._usage.get(None, lambda: group_usage(db), fresh_s=FRESH_S, rest=REST), rules=rules)
 
     def record_claims(self, assignments: Sequence[Assignment]) -> None:
-        """Record that these jobs run now."""
+        """Record that these jobs are now running."""
         cpus: Counter[str] = Counter()
         for job in assignments:
             cpus[job.group] += job.spec.cpus

@@ -1,7 +1,7 @@
 """Sessions of browsers on the web page, and the codes with which browsers sign in.
 
 A code can be used once, within a minute, and becomes a session with its own secret. Only the hashes of codes and
-secrets are stored. A session ends after some hours, and at once when the token behind it ends. If munge has
+secrets are stored. A session ends after some hours, and immediately when the token behind it ends. If munge has
 authenticated the user instead, `web.gate` checks at each request that the rules still give the same rights. Sessions
 are listed and ended like tokens. All control programs share the table, so a session survives a restart.
 """
@@ -84,12 +84,12 @@ def end_listed(db: Connection, session: str) -> None:
 
 
 def end(db: Connection, secret: str) -> None:
-    """End a session. Ending it again is no error."""
+    """End a session. Ending it again is not an error."""
     db.execute(delete(WEB_SESSION).where(WEB_SESSION.c.hash == digest(secret)))
 
 
 def remove_ended(db: Connection, *, now_s: float, at_most: int) -> int:
-    """Remove sessions and codes that have ended. Return how many."""
+    """Remove sessions and codes that have ended. Return how many were removed."""
     some = select(WEB_SESSION.c.hash).where(WEB_SESSION.c.expires_s <= now_s).limit(at_most)
     return db.execute(delete(WEB_SESSION).where(WEB_SESSION.c.hash.in_(some))).rowcount
 

@@ -1,4 +1,4 @@
-"""Alembic's connection to the database: the one that `database.migrate` passes, within its transaction."""
+"""Alembic's connection to the database, which `database.migrate` passes within its transaction."""
 
 from alembic import context
 

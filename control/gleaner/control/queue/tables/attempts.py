@@ -25,7 +25,7 @@ class AttemptRecord(AttemptRow, QueueRecord, table=True):
 
     __tablename__ = "attempt"
     __table_args__ = (
-        PrimaryKeyConstraint("job", "attempt"),  # in this order: queries select all attempts of a job
+        PrimaryKeyConstraint("job", "attempt"),  # queries select all attempts of a job
         CheckConstraint("(ended_s IS NULL) = (ending IS NULL)", "end_iff_ended"),
         CheckConstraint("(exit_code IS NOT NULL) = (COALESCE(ending, '') IN ('failed', 'succeeded'))", "exit_iff_own"),
         CheckConstraint("(from_attempt IS NOT NULL) = (from_number IS NOT NULL)", "from_whole"),
@@ -47,21 +47,21 @@ class AttemptRecord(AttemptRow, QueueRecord, table=True):
     detail: str = Field(sa_type=StorableText)
     # The number of the first line that this attempt writes. Lines of earlier attempts are superseded from there on.
     log_from: int = Field(sa_type=BigInteger)
-    # The part of `compute_s` that counts against the job's limit: up to its latest checkpoint or its own end.
+    # The part of `compute_s` that counts against the job's limit, up to the latest checkpoint or the job's own end.
     counted_s: float = 0.0
-    # None: the attempt has not failed, or for a reason that is unrelated to its node. See `policy.returns`.
+    # None if the attempt has not failed, or failed for a reason that is unrelated to its node (see `policy.returns`).
     blame: Blame | None = Field(default=None, sa_type=Enum(Blame, name="blame", **BY_VALUE))
 
 
 class Standing(StrEnum):
-    """The present validity of a checkpoint."""
+    """The current validity of a checkpoint."""
 
     NAMED = "named"
     """Kept, and not known to be damaged."""
     BROKEN = "broken"
     """Set aside. No attempt continues from it, but it is kept until the job is Complete."""
     DROPPED = "dropped"
-    """No longer needed, because there are newer ones or the job started from its beginning again."""
+    """No longer needed, because there are newer ones or the job started again from the beginning."""
 
 
 class CheckpointRecord(Checkpoint, QueueRecord, table=True):
@@ -69,7 +69,7 @@ class CheckpointRecord(Checkpoint, QueueRecord, table=True):
 
     __tablename__ = "checkpoint"
     __table_args__ = (
-        PrimaryKeyConstraint("job", "attempt", "number"),  # in this order: queries select all checkpoints of a job
+        PrimaryKeyConstraint("job", "attempt", "number"),  # queries select all checkpoints of a job
         CheckConstraint("size_bytes >= 0 AND log_lines >= 0", "counts"),
         ForeignKeyConstraint(["job", "attempt"], ["attempt.job", "attempt.attempt"]),
     )
@@ -91,8 +91,9 @@ class EventRecord(EventRow, QueueRecord, table=True):
     __tablename__ = "event"
     __table_args__ = (Index("event_of_job", "job", "id"),)
     id: int = Field(default=None, primary_key=True, sa_type=BIG_ID)
-    # No foreign key: its row exists, since it is locked or was made in the same transaction, and is never deleted. To
-    # check each key of a campaign of 100,000 jobs takes PostgreSQL a third of a second.
+    # There is no foreign key, because the job's row is known to exist. It is locked or was made in the same
+    # transaction, and is never deleted. Checking each key of a campaign of 100,000 jobs would take PostgreSQL a third
+    # of a second.
     job: int = Field(sa_type=BigInteger)
     attempt: int | None = None
     detail: str = Field(sa_type=StorableText)
@@ -110,8 +111,8 @@ class LogLineRecord(QueueRecord, table=True):
 
 
 class LogStateRecord(QueueRecord, table=True):
-    """The size of a job's log, and its removed beginning: all lines of earlier attempts than `attempt`, and those of
-    this attempt before `number`."""
+    """The size of a job's log, and its removed beginning: all lines of attempts before `attempt`, and those of this
+    attempt before `number`."""
 
     __tablename__ = "logged"
     __table_args__ = (CheckConstraint("size_bytes >= 0", "size_counted"),)
@@ -123,7 +124,7 @@ class LogStateRecord(QueueRecord, table=True):
 
 
 class PauseRecord(QueueRecord, table=True):
-    """A waiting job that avoids all or some nodes for a while. It is valid only while `attempt` is the job's latest."""
+    """A waiting job that avoids all or some nodes for a while. The row is valid only while `attempt` is the latest."""
 
     __tablename__ = "pause"
     __table_args__ = (Index("pause_ends", "wakes_s"),)
@@ -164,7 +165,7 @@ class DeliveryRecord(DeliveryRow, QueueRecord, table=True):
     attempt: int  # The attempt that produced the result.
     phase: DeliveryPhase = Field(sa_type=Enum(DeliveryPhase, name="delivery_phase", **BY_VALUE))
     failures: int
-    due_s: float  # The time from which an agent, or another agent, can take it.
+    due_s: float  # The time from which an agent can take the delivery, or take it over.
     problem: str = Field(sa_type=StorableText)
     files: int | None = Field(default=None, sa_type=BigInteger)
     size_bytes: int | None = Field(default=None, sa_type=BigInteger)

@@ -20,8 +20,8 @@ JSON_OR_NULL = JSON(none_as_null=True)
 BY_VALUE: dict[str, Any] = {"native_enum": False, "create_constraint": True, "length": 16, "values_callable": list}
 """The options of an `Enum` column. They store the values of the members, whereas SQLAlchemy would store their names."""
 CHURNED = {"postgresql_with": {"autovacuum_vacuum_scale_factor": "0.01"}}
-"""The options of a table whose rows are rewritten at every transition. By default PostgreSQL waits until a fifth of a
-table is dead before it cleans up, and a claim would step over the dead rows at the front of the index of the waiting
+"""The options of a table whose rows are rewritten at every transition. By default, PostgreSQL cleans up a table only
+when a fifth of its rows are dead, and a claim would step over the dead rows at the front of the index of the waiting
 jobs."""
 
 

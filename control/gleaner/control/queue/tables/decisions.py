@@ -33,7 +33,7 @@ class SubjectRecord(QueueRecord, table=True):
 
 
 class ActedRecord(QueueRecord, table=True):
-    """A job of an owner that control has released but that has not started, or that it has preempted but that has not
+    """An owner's job that control has released and that has not started, or that control has preempted and that has not
     ended."""
 
     __tablename__ = "acted"
@@ -44,7 +44,7 @@ class ActedRecord(QueueRecord, table=True):
 
 
 class ToldRecord(QueueRecord, table=True):
-    """One preemption of an owner's job. The limit of saves for each hour counts these rows."""
+    """One preemption of an owner's job. The hourly limit of saves counts these rows."""
 
     __tablename__ = "told"
     id: int = Field(default=None, primary_key=True, sa_type=BIG_ID)
@@ -53,7 +53,7 @@ class ToldRecord(QueueRecord, table=True):
 
 
 class DrainRecord(DrainRow, QueueRecord, table=True):
-    """One request by an admin concerning some nodes."""
+    """One request by an admin that concerns some nodes."""
 
     __tablename__ = "drain"
     __table_args__ = (

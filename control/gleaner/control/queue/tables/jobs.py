@@ -29,7 +29,7 @@ ANY_KIND = 0
 """The kind of a lane whose jobs can start or continue on every node, because they save themselves."""
 SAVING = -1
 """The kind of a lane whose jobs have no saved memory yet, and can start on every node that is able to save memory. This
-value is a row of `kind` like the others, so that a claim and the planner query `fit` only."""
+value is a row of `kind` like the others, so that a claim and the planner only need to query `fit`."""
 
 
 class CampaignRecord(KnownCampaign, QueueRecord, table=True):
@@ -37,17 +37,19 @@ class CampaignRecord(KnownCampaign, QueueRecord, table=True):
 
     __tablename__ = "campaign"
     id: int = Field(default=None, primary_key=True, sa_type=BIG_ID)
-    # The closed lane in which its jobs wait for their turn, besides lanes for other wishes. None: they do not wait.
+    # The closed lane in which its jobs wait for their turn, besides lanes for other wishes, or None if they do not
+    # wait.
     waiting_lane: int | None = Field(default=None, foreign_key="lane.id")
-    max_running: int | None = None  # So many of its jobs may be open at once. None: all.
+    max_running: int | None = None  # The number of its jobs that can be open at once, or None for all.
     open_jobs: int = 0  # The jobs that have left the waiting lane and have not ended.
-    try_left: int = 0  # So many more jobs must succeed before the others are opened.
-    try_unopened: int = 0  # So many of the jobs that are tried first have not been opened.
-    failures_left: int | None = None  # So many more jobs may fail; below 0 the rest is held. None: all.
+    try_left: int = 0  # The number of jobs that must still succeed before the others are opened.
+    try_unopened: int = 0  # The number of jobs to be tried first that have not been opened.
+    # The number of jobs that can still fail, or None for all. Below 0, the remaining jobs are held.
+    failures_left: int | None = None
 
 
 class SubmissionKeyRecord(QueueRecord, table=True):
-    """The key of a submission, and the answer that a repeated submission gets."""
+    """The key of a submission, and the answer that a repeated submission receives."""
 
     __tablename__ = "submission_key"
     user: str = Field(primary_key=True)
@@ -69,10 +71,10 @@ class SpecRecord(QueueRecord, table=True):
     name: str
     saves_itself: bool
     # The id of the image that had the image's name in the group at the submission. All slices of the job use this
-    # image. None: the nodes already have the image.
+    # image. It is None if the nodes already have the image.
     image_id: str | None = None
-    # The files and folders that the job reads, as `StoredInput`, or as `UrlInput` until an agent has fetched them.
-    # None: there are none.
+    # The files and folders that the job reads, as `StoredInput`, or as `UrlInput` until an agent has fetched them. It
+    # is None if there are none.
     inputs: Any = Field(default=None, sa_type=JSON_OR_NULL, nullable=True)
 
 
@@ -83,7 +85,7 @@ class LaneWish(SQLModel):
     submitter: str = ""
     cpus: int
     memory_mib: int
-    needs_s: int = 0  # The time that an agent must have left for the jobs. 0: any time is enough.
+    needs_s: int = 0  # The time that an agent must have left for the jobs, or 0 if any time suffices.
     mounts: tuple[str, ...] = Field(default=(), sa_type=Names)  # The folders that the jobs mount.
     fetches: tuple[str, ...] = Field(default=(), sa_type=Names)  # The schemes of the URLs of their inputs.
 
@@ -91,24 +93,24 @@ class LaneWish(SQLModel):
 class LaneKey(LaneWish):
     """A lane's wishes, and the nodes on which its jobs can continue. No two lanes have the same key."""
 
-    # The kind of node that saved the jobs, which their next node must fit. 0: every node fits.
+    # The kind of node that saved the jobs, which their next node must fit, or 0 if every node fits.
     kind: int = ANY_KIND
-    # The nodes that are not offered the jobs: they refused the jobs' checkpoints, or the jobs migrate away from them.
+    # The nodes to which the jobs are not offered, because they refused the jobs' checkpoints or the jobs migrate away.
     not_on: tuple[str, ...] = Field(default=(), sa_type=Names)
-    only_on: str = ""  # The only node that is offered the jobs, because they migrate to it. Empty: any node.
-    is_closed: bool = False  # True if no node is offered the jobs.
+    only_on: str = ""  # The only node to which the jobs are offered, because they migrate to it, or "" for any node.
+    is_closed: bool = False  # True if the jobs are offered to no node.
     is_saved: bool = False  # True if the jobs continue from checkpoints.
-    campaign: int = 0  # The campaign whose jobs wait here for their turn. 0: none do.
+    campaign: int = 0  # The campaign whose jobs wait here for their turn, or 0 if none do.
 
     def at(self, **whereto: Any) -> Self:
-        """Return the key of jobs with the same wishes that can continue on all nodes except those excluded here."""
+        """Return the key for jobs with the same wishes that can continue on all nodes except those excluded here."""
         return self.model_copy(update={"not_on": (), "only_on": "", "is_closed": False, "campaign": 0} | whereto)
 
 
 class LaneRecord(LaneKey, QueueRecord, table=True):
-    """All waiting jobs that are alike to a claim.
+    """All waiting jobs that a claim treats alike.
 
-    A lane is never deleted, because `claims` steps over a lane without waiting jobs.
+    A lane is never deleted, because `claims` skips lanes without waiting jobs.
     """
 
     __tablename__ = "lane"
@@ -122,7 +124,7 @@ class LaneRecord(LaneKey, QueueRecord, table=True):
 
 
 class NeedKind(StrEnum):
-    """A kind of need of jobs that a node might not satisfy."""
+    """A kind of need that jobs have and a node might not meet."""
 
     MOUNT = "mount"
     FETCH = "fetch"
@@ -131,7 +133,7 @@ class NeedKind(StrEnum):
 class LaneNeedRecord(QueueRecord, table=True):
     """A folder that the jobs of a lane mount, or the scheme of an input's URL.
 
-    Only nodes that meet all needs of the lane are offered its jobs.
+    The lane's jobs are offered only to nodes that meet all its needs.
     """
 
     __tablename__ = "lane_need"
@@ -167,11 +169,11 @@ class JobRecord(QueueRecord, table=True):
         CheckConstraint("attempt >= 0", "attempt_counts"),
         CheckConstraint("sound_attempt BETWEEN earlier_attempts AND attempt", "sound_was_made"),
         CheckConstraint("retries >= 0 AND failures BETWEEN 0 AND retries + 1", "failures_bounded"),
-        # In claim order within each lane, whose jobs are all new or all saved.
+        # This index is in claim order within each lane, whose jobs are all new or all saved.
         partial_index("job_waiting", "lane", text("state DESC"), text("priority DESC"), "id", where=WAITS),
         partial_index("job_on_agent", "agent", where="agent IS NOT NULL"),
         partial_index("job_in_campaign", "campaign", "index", unique=True, where="campaign IS NOT NULL"),
-        Index("job_in_group", "group", "id", "is_removed"),  # so that a list counts its jobs by the index alone
+        Index("job_in_group", "group", "id", "is_removed"),  # so that a list counts its jobs through the index alone
         partial_index("job_unended", "group", "lane", "submitter", where="state <> 'Complete'"),
         partial_index("job_running", "group", "submitter", where="agent IS NOT NULL"),
         partial_index("job_output", "group", "submitter", "output_bytes", where="output_bytes IS NOT NULL"),
@@ -179,11 +181,11 @@ class JobRecord(QueueRecord, table=True):
     )
     id: int = Field(default=None, primary_key=True, sa_type=BIG_ID)
     group: str
-    # Campaign and spec have no foreign keys, for the reason of `EventRecord.job`.
+    # Campaign and spec have no foreign keys, for the reason given at `EventRecord.job`.
     campaign: int | None = Field(default=None, sa_type=BigInteger)
     spec: int = Field(sa_type=BigInteger)
     index: int | None = None
-    # The job's value of each parameter of its campaign. None: there are no parameters.
+    # The job's value of each parameter of its campaign, or None if there are no parameters.
     parameters: Any = Field(default=None, sa_type=JSON_OR_NULL, nullable=True)
     lane: int = Field(foreign_key="lane.id")
     state: State = Field(sa_type=Enum(State, name="state", **BY_VALUE))
@@ -193,22 +195,23 @@ class JobRecord(QueueRecord, table=True):
     hold_reason: str | None = Field(default=None, sa_type=StorableText)
     priority: int
     retries: int
-    failures: int = 0  # The number of failures of the workload itself that cost a retry.
+    failures: int = 0  # The number of failures of the workload itself that have cost a retry.
     # The number of the latest attempt, 0 before the first. It only increases, so no number is used twice.
     attempt: int = 0
     agent: str | None = Field(default=None, foreign_key="agent.name")
-    lost: bool = False  # True if the latest attempt was given up, so that its own report still counts.
-    # The latest attempt that shows that the job does not kill its agents. Losses are counted after it.
+    lost: bool = False  # True if the latest attempt was given up but its own report still counts.
+    # The latest attempt that shows that the job does not kill its agents. Only later losses are counted.
     sound_attempt: int = 0
-    # The attempts before the latest rerun. Their failures and their computing time do not count against limits.
+    # The number of attempts before the latest rerun. Their failures and their computing time do not count against
+    # limits.
     earlier_attempts: int = 0
     from_attempt: int | None = None
-    # The checkpoint from which the next attempt continues (of a Running job: from which the current one continued).
+    # The checkpoint from which the next attempt continues (for a Running job, from which the current one continued).
     from_number: int | None = None
     output_digest: str | None = None
     output_bytes: int | None = Field(default=None, sa_type=BigInteger)
-    is_removed: bool = False  # Somebody has removed the ended job from all lists.
+    is_removed: bool = False  # True if a user has removed the ended job from all lists.
     submitted_s: float
     ended_s: float | None = None
-    # The name of the token that submitted it. It is empty in jobs that are older than this column.
+    # The name of the token that submitted it. It is empty for jobs that are older than this column.
     submitter: str = ""

@@ -24,7 +24,8 @@ class NodeKindRecord(QueueRecord, table=True):
 
 
 class FitRecord(QueueRecord, table=True):
-    """A pair of kinds. Checkpoints from nodes of one can be restored on nodes of the other. Each kind fits itself."""
+    """A pair of kinds. Checkpoints from nodes of the first can be restored on nodes of the second. Each kind fits
+    itself."""
 
     __tablename__ = "fit"
     saved_on: int = Field(primary_key=True, foreign_key="kind.id")
@@ -50,14 +51,14 @@ class KnownNodeRecord(QueueRecord, table=True):
         CheckConstraint("(excluded_at_s IS NULL) = (excluded_until_s IS NULL)", "excluded_whole"),
     )
     name: str = Field(primary_key=True)
-    # The kind of the node at the last registration of an agent. None: no agent has ever registered there.
+    # The kind of the node at the last registration of an agent, or None if no agent has ever registered there.
     kind: int | None = Field(default=None, foreign_key="kind.id")
     faults: int = 0  # The number of agents in a row that failed because of the node.
-    # The claim time of the first in a row of attempts that failed there. The row ends when a job that was claimed later
-    # runs well.
+    # The claim time of the first attempt in a series that failed there. The series ends when a job that was claimed
+    # later runs well.
     failing_since_s: float | None = None
-    excluded_at_s: float | None = None  # None: the node is trusted.
-    excluded_until_s: float | None = None  # From this time on, the node gets one job.
+    excluded_at_s: float | None = None  # None if the node is trusted.
+    excluded_until_s: float | None = None  # From this time on, the node receives one job.
     times_excluded: int = 0  # The number of exclusions in a row.
     excluded_because: str = Field(default="", sa_type=StorableText)
 
@@ -73,13 +74,13 @@ class NodeRatesRecord(QueueRecord, table=True):
     node: str = Field(primary_key=True)
     # The latest measurements, the newest last, as lists of MiB and seconds.
     saves: Any = Field(default=[], sa_type=JSON)
-    # The time of a save of 256 MiB, from the line fitted to `saves`. It is used to compare nodes. 0: unmeasured.
+    # The time of a save of 256 MiB, from the line fitted to `saves`. It is used to compare nodes, and 0 if unmeasured.
     save_s: float = 0.0
     restores: Any = Field(default=[], sa_type=JSON)
-    # For each of the latest ends of agents, the newest last: the time of all its saves together, as a multiple of the
-    # expected time.
+    # For each of the latest ends of agents, the newest last, the total time of the saves as a multiple of the expected
+    # time.
     errors: Any = Field(default=[], sa_type=JSON)
-    late: bool = False  # True if a save came too late, and no later one has been in time.
+    late: bool = False  # True if a save was too late, and no later one has been in time.
     boundary_s: float = 0.0  # The time at which the latest burst of saves began.
     boundary_saves: int = 0  # The number of saves in that burst.
     agents_s: float = 0.0  # The total time of agents on the node.

@@ -26,13 +26,14 @@ class WebSessionRecord(QueueRecord, table=True):
 
     __tablename__ = "web_session"
     __table_args__ = (CheckConstraint("role IN ('user', 'admin')", "people_only"),)
-    hash: str = Field(primary_key=True)  # The hash of the code, and after the sign-in of the session's own secret.
-    token: str  # The id of the token behind it. Empty if munge authenticated the user: then each request is checked.
+    hash: str = Field(primary_key=True)  # The hash of the code or, after the sign-in, of the session's own secret.
+    # The id of the token behind it, or "" if munge authenticated the user. In that case, each request is checked again.
+    token: str
     role: str
     name: str
     group: str | None = None
     manager: bool
-    opened_s: float | None = None  # None: a code that has not been used yet.
+    opened_s: float | None = None  # None for a code that has not been used yet.
     expires_s: float = Field(index=True)
 
 

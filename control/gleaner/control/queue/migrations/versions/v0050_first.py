@@ -1,7 +1,7 @@
-"""All tables of release 0.2.0, as SQL that does not follow the code.
+"""All tables of release 0.2.0, as SQL that does not change with the code.
 
-After the release each change of a table is a further revision. Before it, a change of a table raises the number here,
-`GLEANER_TESTS=golden` with `tests/queue/test_schema.py` writes the SQL again, and a database with another number is
+After the release, each change of a table is a further revision. Before it, a change of a table raises the number here,
+`GLEANER_TESTS=golden` with `tests/queue/test_schema.py` regenerates the SQL, and a database with another number is
 refused.
 """
 
