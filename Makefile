@@ -45,8 +45,8 @@ test-install:  ## set up, used, started anew and taken back on a whole emulated 
 	@$(MAKE) --no-print-directory venv
 	@for way in $(or $(ARGS),helper docker); do tests/install/run.sh $$way || exit; done
 
-# pyright needs a minute for everything and remembers nothing: here it reads what differs from the last commit. In
-# `make test` it reads the program and the demo, in `make test-all` the tests, too.
+# pyright needs a minute for everything and caches nothing. Here it reads what differs from the last commit, and in
+# `make test-all` everything. mypy reads everything each time.
 check: venv  ## format, lint, types, imports, dependencies, fast tests and docstrings' examples, for each commit
 	@changed=$$(git diff --name-only --diff-filter=d HEAD -- '*.py'; git ls-files --others --exclude-standard -- '*.py'); \
 	    $(MAKE) --no-print-directory -j2 static unit PYRIGHT_READS="$$(echo $${changed:-nothing})"
