@@ -70,6 +70,7 @@ class Row:
     save_s: float
     restore_s: float
     whole_s: float | None = None
+    work_s: float | None = None
     peak_mib: float | None = None
     stored_mib: float | None = None
 
@@ -85,9 +86,10 @@ SHORT = (
     Case(1000, "half", 1, FAST, 3),
     Case(1000, "random", 4, ("criu", "ours", "ours-criu"), 2),
     Case(4000, "random", 1, ("criu", "ours"), 1),
-    Case(8000, "random", 1, ("criu", "ours"), 1),
+    Case(8000, "random", 1, ("criu", "ours", "ours-criu"), 1),
     Case(100, "random", 1, LAZY, 3),
-    Case(8000, "random", 1, LAZY, 1),
+    Case(8000, "random", 1, LAZY, 2),
+    Case(150, "random", 24, ("ours", "ours-criu", *LAZY), 1),
 )
 FULL = (
     *SHORT,
@@ -231,6 +233,7 @@ def _measured(node: Node, case: Case, way: str) -> Row:
         save_s=statistics.median(found["save_s"]),
         restore_s=statistics.median(found["restore_s"]),
         whole_s=statistics.median(found.get("whole_s", found["restore_s"])),
+        work_s=statistics.median(found["work_s"]) if "work_s" in found else None,
         peak_mib=found.get("peak_mib"),
         stored_mib=stored / 2**20 if stored is not None else None,
     )
@@ -240,7 +243,7 @@ def _table(rows: list[Row]) -> Table:
     table = Table(title="Seconds to save and to restore")
     for name in ("memory", "way"):
         table.add_column(name)
-    for name in ("save", "restore", "all memory", "stored, MiB", "agent's memory, MiB"):
+    for name in ("save", "restore", "all memory", "a second of work", "stored, MiB", "agent's memory, MiB"):
         table.add_column(name, justify="right")
     last: tuple[int, str, int] | None = None
     for row in sorted(rows, key=lambda row: (row.count, row.size_mib, row.kind, row.save_s + row.restore_s)):
@@ -254,6 +257,7 @@ def _table(rows: list[Row]) -> Table:
             f"{row.save_s:.2f}",
             f"{row.restore_s:.2f}",
             "" if row.whole_s is None else f"{row.whole_s:.2f}",
+            "" if row.work_s is None else f"{row.work_s:.2f}",
             "" if row.stored_mib is None else f"{row.stored_mib:.0f}",
             "" if row.peak_mib is None else f"{row.peak_mib:.0f}",
         )

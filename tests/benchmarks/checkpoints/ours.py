@@ -1,7 +1,8 @@
 """Save and restore through Gleaner's own code, as the service account: one or more containers at once.
 
 `ours.py RUNTIME[-lazy] IMAGE MIB KIND COUNT REPEAT PLACE` prints a JSON line with the times of each repetition, also
-until all memory was back, the most memory that this process had during a save, and the bytes that were stored.
+until all memory was back and of a second of work after the restore, the most memory that this process had during a
+save, and the bytes that were stored.
 """
 
 import json
@@ -53,7 +54,7 @@ class MeasuredContainers:
         self.runtime.facts()
         with ThreadPoolExecutor(count) as pool:
             containers = list(pool.map(self.start, range(count)))
-            saves, restores, wholes, stored, peak_mib = [], [], [], 0, 0.0
+            saves, restores, wholes, works, stored, peak_mib = [], [], [], [], 0, 0.0
             for turn in range(repeat):
                 Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
                 began = time.monotonic()
@@ -67,13 +68,17 @@ class MeasuredContainers:
                 began = time.monotonic()
                 containers = list(pool.map(self.restore, published, range(count), repeat_(turn)))
                 restores.append(time.monotonic() - began)
+                for number in range(count):
+                    (self.place / f"job{number}" / "go").touch()
                 while self.runtime.restores_lazily and not all(map(self.runtime.memory_s, containers)):
                     time.sleep(0.02)
                 wholes.append(time.monotonic() - began)
                 for number in range(count):
                     self.await_tick(number, more_than=ticks[number])
+                works.append(max(map(self.take_work_s, range(count))))
                 stored = sum(one.stored_bytes for one in published)
-        return {"save_s": saves, "restore_s": restores, "whole_s": wholes, "peak_mib": peak_mib, "stored_bytes": stored}
+        times = {"save_s": saves, "restore_s": restores, "whole_s": wholes, "work_s": works}
+        return {**times, "peak_mib": peak_mib, "stored_bytes": stored}
 
     def spec(self, number: int, turn: int) -> ContainerSpec:
         job = self.place / f"job{number}"
@@ -109,6 +114,17 @@ class MeasuredContainers:
     def tick(self, number: int) -> int:
         path = self.place / f"job{number}" / "tick"
         return int(path.read_text()) if path.exists() else 0
+
+    def take_work_s(self, number: int) -> float:
+        took = self.place / f"job{number}" / "took"
+        until = time.monotonic() + 300
+        while not took.exists():
+            if time.monotonic() > until:
+                raise SystemExit(f"container {number} does not end its second of work")
+            time.sleep(0.05)
+        seconds = float(took.read_text())
+        took.unlink()
+        return seconds
 
     def await_tick(self, number: int, *, more_than: int) -> None:
         until = time.monotonic() + 300

@@ -90,28 +90,41 @@ class LazyMemory:
         order, plans = _order(self._archive), [plan for plan in self.plans.values() if plan.lazy]
         try:
             for process, number in iter(self._wanted.get, None):
-                self._send_wanted(connection, process, number)
+                self._send_some(connection, process, number)
             for plan in plans:
                 before = (self._block(plan, address) for process, address in order if process == plan.process)
                 numbers = (number for number in before if number is not None)
-                self._send_blocks(connection, plan, self._after_waits(connection, numbers))
+                self._send_blocks(connection, plan, self._after_waits(connection, plan, numbers))
             for plan in plans:
                 every = range(len(self._starts[plan.process]) - 1)
-                self._send_blocks(connection, plan, self._after_waits(connection, every))
+                self._send_blocks(connection, plan, self._after_waits(connection, plan, every))
             self.is_sent = True
         except (StorageError, OSError) as error:
             self.failure = error if self.complete_s is None else None
             self.end()
 
-    def _after_waits(self, connection: socket.socket, numbers: Iterable[int]) -> Iterator[int]:
-        """Yield these blocks, and send those before that a process waits for."""
-        for number in numbers:
-            while not self._wanted.empty():
-                if (wanted := self._wanted.get()) is not None:
-                    self._send_wanted(connection, *wanted)
-            yield number
+    def _after_waits(self, connection: socket.socket, plan: LazyPlan, numbers: Iterable[int]) -> Iterator[int]:
+        """Yield these blocks. When the process waits for a block, continue with that one and those that follow it.
 
-    def _send_wanted(self, connection: socket.socket, process: int, number: int) -> None:
+        A process that reads on then finds its memory there, and waits once rather than for each block.
+        """
+        here, others = iter(range(0)), iter(numbers)
+        while True:
+            while not self._wanted.empty():
+                if (wanted := self._wanted.get()) is None:
+                    continue
+                process, number = wanted
+                if process == plan.process:
+                    here = iter(range(number, len(self._starts[process]) - 1))
+                else:
+                    self._send_some(connection, process, number)
+            for number in itertools.chain(here, others):
+                yield number
+                break
+            else:
+                return
+
+    def _send_some(self, connection: socket.socket, process: int, number: int) -> None:
         end = min(number + _TOGETHER, len(self._starts[process]) - 1)
         self._send_blocks(connection, self.plans[process], range(number, end))
 
