@@ -190,10 +190,7 @@ def alices_home() -> Iterator[str]:
 
 
 def test_the_users_guides_script_that_saves_itself_goes_on_where_it_was(alices_home: str) -> None:
-    guide = (
-        (cluster.ROOT / "docs" / "user" / "user-jobs.md").read_text().partition("\n## A program that saves itself")[2]
-    )
-    (script,) = doc_pages.blocks(guide, "sh")
+    script = doc_pages.blocks((doc_pages.ROOT / "docs" / "user" / "user-jobs.md").read_text(), "sh")[1]
     home = alices_home
     options = ("--partition=shared", f"--chdir={home}")
     job = cluster.sbatch(*options, script=script, output=f"{home}/%j.out")

@@ -134,8 +134,7 @@ def test_the_certificate_is_of_each_host_and_made_again_for_another(root: Path) 
 def test_a_machine_joins_with_the_file_of_controls_machine_from_stdin(root: Path, role: str) -> None:
     assert setup(root, *CONTROL) == 0
     words = (Path(sys.executable).with_name("glean"), "setup", role, "--from", "/dev/stdin", "--yes", "--root", root)
-    join = (root / "etc/gleaner/join.json").read_bytes()
-    subprocess.run(words, input=join, capture_output=True, check=True, timeout=60)
+    subprocess.run(words, input=(root / "etc/gleaner/join.json").read_bytes(), check=True, timeout=60)
     assert "https://head.site:8642" in (root / "etc/gleaner/setup.json").read_text()
 
 
