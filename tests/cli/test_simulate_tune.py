@@ -107,7 +107,7 @@ def test_ctrl_c_prints_what_is_known() -> None:
 
 @pytest.mark.extended
 def test_the_commands_of_the_pages_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part of our trace stands for each log. It is so small for some machines that `tune` needs a limit in seconds."""
+    """A part of our trace stands for each log. Where no job waits in it, `tune` needs a limit in seconds."""
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     pages = [page.read_text() for page in doc_pages.PAGES]
     typed = {each for page in pages for each in doc_pages.commands(page, "(?:zcat|glean simulate)") if ".gz" in each}
