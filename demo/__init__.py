@@ -1,1 +1,2 @@
-"""The main job, for real, on a small cluster of containers: `python -m demo` (see the Makefile)."""
+"""Demonstrations of Gleaner on a small real cluster of containers. `python -m demo` runs the main one (see the
+Makefile)."""

@@ -1,7 +1,7 @@
-"""`make demo`: the main job on the real cluster, watched live, compared with uninterrupted runs, and summed up.
+"""`make demo`: a campaign on the real cluster, which is shown live, compared with uninterrupted runs, and summarized.
 
-Twelve Pythia runs and a stream of regular jobs share three nodes for about four rounds. The regular jobs take
-another node in each round, so every run has to move. What comes out goes to `demo-output/`.
+Twelve Pythia runs and a stream of regular jobs share three nodes for about four rounds. The regular jobs take another
+node in each round, so every run has to migrate. The results are written to `demo-output/`.
 """
 
 import math
@@ -39,18 +39,18 @@ SHORTEST_SLICE_S = 12
 FIRST_ROUND_S = 54
 """Seconds from the submission of the campaign to the first boundary."""
 GIVE_UP_S = 1200
-"""On a machine that does much else meanwhile the jobs take many rounds more."""
+"""The longest wait. On a machine with much other work, the jobs take many more rounds."""
 REGULAR = (("node3", 0, 48, "alice"), ("node1", 1, 50, "bob"), ("node2", 2, 50, "alice"), ("node3", 3, 30, "bob"))
-"""The stream of regular jobs: node, round in which it begins, seconds, user."""
+"""The stream of regular jobs, each with its node, the round in which it begins, its seconds, and its user."""
 
 
 def main() -> int:
-    """Run the demo and return 0 if every job is proven right."""
+    """Run the demo, and return 0 if every result is proven right."""
     began_s = time.time()
     stage("5 of 5: the campaign, four rounds of a minute", "4 min; more if the machine does other work")
     OUTPUT.mkdir(exist_ok=True)
     wanted, whole = reference.references()
-    cluster.clear()  # nobody knows how long that takes: the first round is counted from afterwards
+    cluster.clear()  # can take any time, so the first round begins after it
     origin_s = math.ceil(time.time()) + 12
     rounds = {"length_s": ROUND_S, "shortest_slice_s": SHORTEST_SLICE_S}
     cluster.configure({"rounds": rounds | {"origin_s": (origin_s + FIRST_ROUND_S) % ROUND_S}})
@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def send(node: str, in_round: int, length_s: int, user: str, origin_s: int) -> Sent:
-    """Submit one job of the regular stream; Slurm starts it at the beginning of its round."""
+    """Submit one job of the regular stream. Slurm starts it at the beginning of its round."""
     begin = [] if in_round == 0 else [f"--begin={_stamp(origin_s + FIRST_ROUND_S + (in_round - 1) * ROUND_S)}"]
     options = [f"--nodelist={node}", "--exclusive", "--time=5", f"--job-name={user}", *begin]
     return Sent(cluster.sbatch(*options, script=f"sleep {length_s}", user=user), user)
@@ -80,7 +80,7 @@ def _stamp(at_s: float) -> str:
 
 
 def watch(campaign: int, submitted_s: float) -> None:
-    """Show nodes and campaign until all jobs are Complete."""
+    """Show the nodes and the campaign until all jobs are Complete."""
     with Live(console=console, refresh_per_second=4, transient=True) as live:
         while True:
             status = cluster.api("GET", f"/campaigns/{campaign}")
@@ -96,7 +96,7 @@ def watch(campaign: int, submitted_s: float) -> None:
 
 
 def picture(nodes: dict[str, Any], status: dict[str, Any], jobs: Sequence[dict[str, Any]], since_s: float) -> Group:
-    """Return the live view: what every node does, and how the campaign stands."""
+    """Return the live view, with the work of every node and the progress of the campaign."""
     table = Table(title=f"{time.time() - since_s:4.0f} s", expand=False, title_justify="left")
     for column in ("node", "Slurm says", "used by", "our runs"):
         table.add_column(column, min_width=10)
@@ -114,7 +114,7 @@ def picture(nodes: dict[str, Any], status: dict[str, Any], jobs: Sequence[dict[s
     )
 
 
-# ── what came out ─────────────────────────────────────────────────────────────────────────────────────────
+# ── the results ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def conclude(
@@ -127,7 +127,7 @@ def conclude(
     ended_s: float,
     began_s: float,
 ) -> int:
-    """Compare, sum up and draw; return the exit status."""
+    """Compare, summarize and draw the results. Return the exit status."""
     jobs = jobs_of(campaign)
     runs = judged(jobs, campaign, wanted, whole)
     end_s = max([ended_s, *(a["ended_s"] or 0 for job in jobs for a in job["attempts"])])
@@ -161,7 +161,7 @@ def conclude(
 def show(
     runs: Sequence[dict[str, Any]], loads: timeline.Loads, late: dict[str, float], summary: dict[str, Any]
 ) -> None:
-    """Return the tables at the end."""
+    """Print the tables at the end."""
     show_runs(runs)
     console.print(
         f"load of the cluster without Gleaner [bold]{loads.without:.0%}[/], "

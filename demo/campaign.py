@@ -1,4 +1,5 @@
-"""Shared by the demos: a campaign of Pythia jobs on the demo's cluster, and the proof that each job is right."""
+"""The parts that the demos share: a campaign of Pythia jobs on the demo's cluster, and the proof that each result is
+right."""
 
 import json
 import subprocess
@@ -27,7 +28,8 @@ class Sent:
 
 
 def ended(show: Callable[[], int], command: str) -> int:
-    """Show a demo and return its exit status. What goes wrong is one line, and Ctrl-C leaves the cluster up."""
+    """Show a demo and return its exit status. An error is printed as one line, and Ctrl-C leaves the cluster
+    running."""
     try:
         return show()
     except KeyboardInterrupt:
@@ -39,12 +41,12 @@ def ended(show: Callable[[], int], command: str) -> int:
 
 
 def stage(name: str, usual: str) -> None:
-    """Say what begins, and how long it usually takes, in the form of `deploy/prepare.sh`."""
+    """Print the name of the next stage and its usual duration, in the form of `deploy/prepare.sh`."""
     console.print(f"== {name} (usually {usual})", highlight=False)
 
 
 def show_next(*, first_job: int) -> None:
-    """Print six commands to try next, each on a line of its own that can be copied."""
+    """Print six commands to try next, each on a separate line that can be copied."""
     glean = "deploy/cluster.sh exec -u gleaner head glean"
     program = "--seed 1 --events 50000 --process zmumu --out ."
     user = cluster.write_user_environment(OUTPUT)
@@ -69,7 +71,7 @@ def submit(wanted: Sequence[reference.Wanted]) -> int:
 
 
 def jobs_of(campaign: int) -> list[dict[str, Any]]:
-    """Return all that is known of each job of the campaign."""
+    """Return all details of each job of the campaign."""
     rows = cluster.api("GET", f"/jobs?campaign={campaign}&limit=1000")["jobs"]
     return [cluster.api("GET", f"/jobs/{row['id']}") for row in rows]
 
@@ -84,9 +86,9 @@ def judged(
     nodes_at_least: int = 2,
     has_pace: bool = True,
 ) -> list[dict[str, Any]]:
-    """Return a row for each job: its result beside the same job computed without interruption.
+    """Return a row for each job, which compares its result with the same job computed without interruption.
 
-    The jobs are many enough to tell how fast the machine is now (`has_pace`), or they are not.
+    `has_pace` is True if there are enough jobs to measure the speed of the machine.
     """
     fetched = cluster.fetch_results(campaign, OUTPUT / "results")
     left = [left_by(job, run.index, fetched) for run, job in zip(wanted, jobs, strict=True)]
@@ -108,7 +110,8 @@ def judged(
 
 
 def agents_that_lost_their_nodes(jobs: Sequence[dict[str, Any]]) -> set[str]:
-    """Return the agents that fell silent since their node died, as Slurm says; any other agent has crashed."""
+    """Return the agents that fell silent because their node died, as Slurm reports. Any other silent agent has
+    crashed."""
     silent = {a["agent"]: a["node"] for job in jobs for a in job["attempts"] if a["ending"] == "lost"}
     if not silent:
         return set()
@@ -121,19 +124,19 @@ def agents_that_lost_their_nodes(jobs: Sequence[dict[str, Any]]) -> set[str]:
 
 
 def left_by(job: dict[str, Any], index: int, fetched: Path) -> proof.Run:
-    """Return what a job left: its result files, and its whole log."""
+    """Return the files that a job left, with its whole log."""
     folder = fetched / f"{job['job']['name']}-{index}"
     files = {path.name: path.read_bytes() for path in sorted(folder.glob("[!.]*"))}
     return proof.Run(files=files, log=cluster.log_of(job["job"]["id"]))
 
 
 def agents_since(since_s: float) -> list[dict[str, Any]]:
-    """Return the agents that have registered since then."""
+    """Return the agents that have registered since that time."""
     return [agent for agent in cluster.api("GET", "/agents") if (agent["registered_s"] or 0) >= since_s]
 
 
 def lateness(agents: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Return by how many seconds each agent that has ended was late (before its end: negative)."""
+    """Return the seconds by which each ended agent was late, which are negative if it ended early."""
     return {a["name"]: round(a["ended_s"] - a["end_s"], 1) for a in agents if a["ended_s"]}
 
 
@@ -148,7 +151,7 @@ def judge(
     at_pace: float | None,
     lost_nodes_of: Collection[str],
 ) -> dict[str, Any]:
-    """Return one job's row: where it ran, how its time was spent, and whether the result stands."""
+    """Return one job's row, with its nodes, the use of its time, and the verdict on its result."""
     attempts = [a for a in job["attempts"] if a["started_s"] is not None]
     sliced = proof.SlicedRun(
         run=mine,
@@ -182,7 +185,7 @@ def judge(
 
 
 def regular_spans(sent: Sequence[Sent], end_s: float) -> list[timeline.Span]:
-    """Return when and where the regular jobs ran, as Slurm has it."""
+    """Return the times and nodes of the regular jobs, according to Slurm."""
     spans: list[timeline.Span] = []
     for job in sent:
         found = cluster.regular_job(job.id)
@@ -193,12 +196,12 @@ def regular_spans(sent: Sequence[Sent], end_s: float) -> list[timeline.Span]:
 
 
 def write(summary: dict[str, Any], name: str) -> None:
-    """Write the facts as JSON into the output folder."""
+    """Write the summary as JSON to the output folder."""
     (OUTPUT / name).write_text(json.dumps(summary, indent=2) + "\n")
 
 
 def show_runs(runs: Sequence[dict[str, Any]]) -> None:
-    """Return the table of the jobs, and everything that speaks against them."""
+    """Print the table of the jobs, and everything that speaks against their results."""
     table = Table(title="every run, in seconds, beside the same run computed as a whole", title_justify="left")
     for column in ("run", "nodes", "slices", "comp s", "save s", "rest s", "cpu s", "whole s", "same"):
         table.add_column(column, justify="right" if column not in {"nodes", "same"} else "left", no_wrap=True)

@@ -1,4 +1,4 @@
-"""The cluster of `deploy/`, as the demo and the tests drive it: programs run inside its containers."""
+"""The cluster of `deploy/`, which the demo and the tests control by running programs inside its containers."""
 
 import json
 import ssl
@@ -24,17 +24,18 @@ NODES = ("node1", "node2", "node3")
 SERVICE_USER = "gleaner"
 USERS = ("alice", "bob", "carol")
 TOKEN_FILE = "/home/gleaner/.config/gleaner/token"
-"""A copy for the service account; the user's token has `-physics` behind its name."""
+"""The service account's copy of the admin's token. The file with the user's token has `-physics` appended to its
+name."""
 
 
 PATIENCE_S = 180.0
-"""No wait is given up earlier than after this, in seconds: machines are busy."""
+"""The least time-out of any wait, in seconds, because machines can be busy."""
 ASKED_FOR_S, ASK_AGAIN_S = 60.0, 0.5
-"""A question that control has not answered is asked again for so long, after such a pause, in seconds."""
+"""The seconds for which an unanswered query to control is repeated, and the pause between two tries."""
 
 
 class ClusterError(Exception):
-    """A program inside the cluster failed; the message has its last words."""
+    """A program inside the cluster failed. The message contains the end of its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +50,14 @@ class RegularJob:
 
 
 def run(node: str, *words: str, user: str = "root", timeout_s: float = 120, stdin: str | None = None) -> str:
-    """Run a program in one of the cluster's containers and return what it printed."""
+    """Run a program in one of the cluster's containers and return its output."""
     try:
         inner = nsenter.words(node, *words, user=user)
     except nsenter.NotThere:
         raise ClusterError(f"{node} does not run: make demo starts it") from None
     done = subprocess.run(
         inner,
-        capture_output=True, encoding="utf-8", errors="replace",  # jobs' comments and names may be of any bytes
+        capture_output=True, encoding="utf-8", errors="replace",  # jobs' comments and names can contain any bytes
         timeout=max(timeout_s, PATIENCE_S), input=stdin or "", check=False,
     )  # fmt: skip
     if done.returncode != 0:
@@ -67,11 +68,11 @@ def run(node: str, *words: str, user: str = "root", timeout_s: float = 120, stdi
 def glean(*words: str, after: Sequence[str] = (), as_user: bool = False, timeout_s: float = 120) -> Any:
     """Return the answer of `glean WORDS --json [-- AFTER]`, run by the service account on the head.
 
-    The service account is an admin; with `as_user` it shows the token of a user of group physics.
+    The service account is an admin. With `as_user`, the token of a user of group physics is used instead.
     """
     tail = ("--", *after) if after else ()
     whose = ("env", f"GLEANER_CLIENT__TOKEN_FILE={TOKEN_FILE}-physics") if as_user else ()
-    # In the container too, or a verb that never ends would go on there when nobody waits for it any more.
+    # The time-out also applies in the container. Otherwise a verb that never ends would keep running there.
     bounded = ("timeout", "--kill-after=5", f"{max(timeout_s, PATIENCE_S):.0f}")
     words = (*whose, *bounded, "glean", *words, "--json", *tail)
     printed = run("head", *words, user=SERVICE_USER, timeout_s=max(timeout_s, PATIENCE_S) + 10)
@@ -87,7 +88,7 @@ def sbatch(*options: str, script: str, user: str = "alice", output: str = "/dev/
 
 
 def regular_job(job: str) -> RegularJob:
-    """Return what Slurm's accounting says of a job."""
+    """Return the record of a job in Slurm's accounting."""
     words = (
         "sacct",
         "--allocations",
@@ -107,15 +108,16 @@ def regular_job(job: str) -> RegularJob:
 
 
 def slurm_job(job: str) -> dict[str, Any]:
-    """Return what Slurm itself says of a job, as long as Slurm knows the job."""
+    """Return Slurm's own record of a job, as long as Slurm knows the job."""
     return dict(json.loads(run("head", "scontrol", "show", "job", job, "--json"))["jobs"][0])
 
 
 def has_lost_its_node(job: str, node: str) -> bool:
-    """Return whether Slurm says that a job of ours ended since its node died, or calls the node down now.
+    """Return True if Slurm reports that one of our jobs ended because its node died, or that the node is down now.
 
     Slurm notices a dead node only after a while (`SlurmdTimeout`). If the job's time is over before that, the job has
-    "timed out", and the state of the node is what is left to see. Wait until Slurm says that the job has ended.
+    "timed out", and only the state of the node shows the cause. The function waits until Slurm reports that the job has
+    ended.
     """
     going_on = {"PENDING", "RUNNING", "SUSPENDED", "COMPLETING"}
     state = until(
@@ -129,7 +131,7 @@ def has_lost_its_node(job: str, node: str) -> bool:
 
 
 def clear() -> None:
-    """Cancel every job, of ours and of the users, and wait until all nodes are idle."""
+    """Cancel every job, both ours and the users', and wait until all nodes are idle."""
     for user in USERS:
         run("head", "scancel", f"--user={user}")
     for state in ("New", "Running", "Saved"):
@@ -144,7 +146,7 @@ def clear() -> None:
 
 
 def _cancel(what: str) -> None:
-    """Cancel a job; one that has just ended by itself is no error."""
+    """Cancel a job. It is no error if the job has just ended."""
     try:
         api("POST", f"{what}/cancel")
     except ClusterError as error:
@@ -153,29 +155,30 @@ def _cancel(what: str) -> None:
 
 
 def nodes_idle() -> bool:
-    """Return whether Slurm calls all nodes idle."""
+    """Return True if all nodes are idle according to Slurm."""
     return run("head", "sinfo", "--noheader", "--format=%T", "--partition=regular").split() == ["idle"]
 
 
 def set_preemption(*, on: bool) -> None:
-    """Let Slurm preempt agents for regular jobs, or not: then the QOS must not let them run into plans."""
+    """Switch the preemption of agents for regular jobs on or off. Without it, the QOS must keep agents off planned
+    nodes."""
     sign = "+" if on else "-"
     run("head", "sacctmgr", "--immediate", "modify", "qos", "gleaner", "set", f"Flags{sign}=NoReserve")
     run("head", "scontrol", "update", "PartitionName=gleaner", f"PreemptMode={'REQUEUE' if on else 'OFF'}")
 
 
 def containers(node: str) -> list[str]:
-    """Return the ids of all containers of ours on a node."""
+    """Return the ids of all our containers on a node."""
     return run(node, "docker", "ps", "--all", "--quiet", "--filter", "label=org.gleaner.agent").split()
 
 
 def kill_node(node: str) -> None:
-    """Pull the plug of a node."""
+    """Kill a node, as if its power failed."""
     _docker("kill", node)
 
 
 def start_node(node: str) -> None:
-    """Switch a killed node on again, and wait until Slurm has it back."""
+    """Start a killed node again, and wait until Slurm can use it."""
     _docker("start", node)
     until(
         f"{node} to come back",
@@ -212,9 +215,10 @@ def _docker(*words: str) -> str:
 
 
 def api(method: str, path: str, body: object = None) -> Any:
-    """Return the answer of control's API to an admin, asked from this machine.
+    """Return the answer of control's API to an admin's request from this machine.
 
-    A question that changes nothing is asked again for a while: one slow answer of a busy machine must not end a demo.
+    A request that changes nothing is repeated for a while, because one slow answer of a busy machine must not end a
+    demo.
     """
     give_up_s = time.monotonic() + (ASKED_FOR_S if method == "GET" else 0.0)
     while True:
@@ -234,13 +238,13 @@ def api(method: str, path: str, body: object = None) -> Any:
 
 
 def web_address() -> str:
-    """Return the address of control's page as this machine reaches it, with a code that is good for a minute."""
+    """Return the address at which this machine reaches control's page, with a code that is valid for a minute."""
     code = api("POST", "/web-codes")["code"]
     return f"{_client().base_url.copy_with(path='/web/sign-in')}#{quote(code, safe='')}"
 
 
 def write_user_environment(folder: Path) -> Path:
-    """Write the file that makes a shell on this machine that of a user of group physics. Return it."""
+    """Write and return the file that a shell on this machine reads to act as a user of group physics."""
     address = str(_client().base_url).rstrip("/")
     token, authority, made = folder / "token", folder / "ca.pem", folder / "user.sh"
     token.touch(mode=0o600)
@@ -255,7 +259,7 @@ def write_user_environment(folder: Path) -> Path:
 
 
 def log_of(job: int) -> list[str]:
-    """Return a job's whole log, the lines of lost attempts included."""
+    """Return a job's whole log, including the lines of lost attempts."""
     lines: list[str] = []
     while True:
         page = api("GET", f"/jobs/{job}/log?first={len(lines)}&limit=10000&all=true")
@@ -265,7 +269,8 @@ def log_of(job: int) -> list[str]:
 
 
 def fetch_results(campaign: int, to: Path) -> Path:
-    """Fetch a campaign's results with `glean results`; return the folder here, with one NAME-INDEX for each job."""
+    """Fetch a campaign's results with `glean results`. Return the local folder, which has one NAME-INDEX for each
+    job."""
     run("head", "sh", "-c", "rm -rf /tmp/results && mkdir /tmp/results", user=SERVICE_USER)
     glean("results", "--campaign", str(campaign), "--to", "/tmp/results")
     subprocess.run(["rm", "-rf", str(to)], check=True)
@@ -279,18 +284,19 @@ def fetch_results(campaign: int, to: Path) -> Path:
 
 
 def configure(changes: Mapping[str, Mapping[str, object]] | None = None) -> None:
-    """Give control the demo's settings with `changes`, and restart control."""
+    """Write the demo's settings with `changes` for control, and restart it."""
     run("head", "sh", "-c", "cat > /etc/gleaner/gleaner.toml", stdin=settings_with(changes))
     restart_control()
 
 
 def is_configured() -> bool:
-    """Return whether control has the demo's settings without changes."""
+    """Return True if control has the demo's settings without changes."""
     return run("head", "cat", "/etc/gleaner/gleaner.toml") in {settings_with(None), _settings()}
 
 
 def _settings() -> str:
-    """Return what `glean setup control` has written on the head, and what `images/head/entry.sh` has added."""
+    """Return the settings that `glean setup control` has written on the head, with the additions of
+    `images/head/entry.sh`."""
     written = control_settings(ControlAnswers(hosts=("head",))).content.decode()
     return written + (ROOT / "deploy" / "settings" / "demo.toml").read_text()
 
@@ -313,12 +319,12 @@ def _toml(value: object) -> str:
 
 
 def kill_control() -> None:
-    """Kill the control program with SIGKILL, if it runs; the head's supervisor starts it again."""
+    """Kill the control program with SIGKILL, if it runs. The head's supervisor starts it again."""
     run("head", "sh", "-c", f"pkill -KILL -u {SERVICE_USER} -f '[g]lean control run' || true")
 
 
 def hold_control() -> None:
-    """Freeze control, as if its machine hung: control answers nothing, and none of its processes ends."""
+    """Freeze control, as if its machine hung, so that it does not answer and none of its processes ends."""
     run("head", "pkill", "-STOP", "-u", SERVICE_USER, "-f", "glean control run")
 
 
@@ -328,7 +334,7 @@ def let_control_go_on() -> None:
 
 
 def signal_web(name: str) -> None:
-    """Send a signal to the people's door: KILL ends it, and STOP freezes it until CONT."""
+    """Send a signal to the process of the people's port. KILL ends it, and STOP freezes it until CONT."""
     run("head", "pkill", f"-{name}", "-u", SERVICE_USER, "-f", "control web")
 
 
@@ -341,7 +347,7 @@ def restart_control() -> None:
 
 
 def is_leading() -> bool:
-    """Return whether control answers and leads."""
+    """Return True if control answers and leads."""
     try:
         return bool(health()["leader"])
     except httpx.HTTPError:
@@ -349,22 +355,22 @@ def is_leading() -> bool:
 
 
 def health() -> dict[str, Any]:
-    """Return what control says of its own health."""
+    """Return control's report on its own health."""
     return dict(_client().get("/health", extensions={"sni_hostname": "head"}).json())
 
 
 def page_status() -> int:
-    """Return the status with which the page of the people's door answers a browser that is not signed in."""
+    """Return the status of the answer of the people's port to a browser that is not signed in."""
     return _client().get("/web/sign-in", extensions={"sni_hostname": "head"}).status_code
 
 
 def control_pid() -> str:
-    """Return the number of the control program's process; "" while there is none."""
+    """Return the pid of the control program, or "" while there is none."""
     return _pid("glean control run")
 
 
 def web_pid() -> str:
-    """Return the number of the process of the people's door; "" while there is none."""
+    """Return the pid of the process of the people's port, or "" while there is none."""
     return _pid("control web")
 
 
@@ -385,11 +391,11 @@ def _client() -> httpx.Client:
 
 
 def _admin_token() -> str:
-    token = run("head", "sh", "-c", "cat ~/.config/gleaner/token")  # root's: `glean setup control` has made it
+    token = run("head", "sh", "-c", "cat ~/.config/gleaner/token")  # root's token, which `glean setup control` has made
     run(
         "head", "sh", "-c",
         f"umask 077; mkdir -p $(dirname {TOKEN_FILE}) && {{ test -s {TOKEN_FILE} || cat >{TOKEN_FILE}; }} && "
-        # The group that the demos and the tests submit for: one that nobody has a token for is refused.
+        # The group for which the demos and the tests submit. A group for which no token exists would be refused.
         f"test -s {TOKEN_FILE}-physics || "
         f"glean token create --local --role user --name demo --group physics --to {TOKEN_FILE}-physics",
         user=SERVICE_USER, stdin=token,
@@ -398,9 +404,10 @@ def _admin_token() -> str:
 
 
 def until(what: str, found: Callable[[], Any], *, timeout_s: float, every_s: float = 1.0) -> Any:
-    """Wait until `found()` is true and return it; a failing program counts as not yet.
+    """Wait until `found()` is true, and return it. A program that fails counts as false.
 
-    Raise after `timeout_s`, and not before `PATIENCE_S`: a caller that promises a time measures it by itself.
+    Raise an error after `timeout_s`, but never before `PATIENCE_S`. A caller that guarantees a time must measure it
+    itself.
     """
     timeout_s = max(timeout_s, PATIENCE_S)
     give_up_s = time.monotonic() + timeout_s

@@ -1,9 +1,11 @@
-"""`make demo-entitlements`: three accounts with entitlements, one of them preempted, and a campaign beside.
+"""`make demo-entitlements`: three accounts with entitlements, one of which is preempted, and a campaign at the same
+time.
 
 Physics is entitled to half of the CPUs, chemistry to 30 %, biology to 20 %. Chemistry has started two jobs under
 `glean run`, two thirds of the machine, and agents compute a campaign on the rest. Then physics wants its half, and
-biology its fifth: agents vacate their nodes first, then as much of chemistry as is needed is preempted. Slurm's own
-preemption is off: our policy acts. In the end every job is compared with the same job computed without interruption.
+biology its fifth. Agents vacate their nodes first, and then as many of chemistry's jobs as needed are preempted.
+Slurm's own preemption is off, so that only our policy acts. At the end, every job is compared with the same job
+computed without interruption.
 """
 
 import base64
@@ -53,13 +55,14 @@ USERS_FOLDER = "/srv/users"
 CLAIM_AFTER_S = 25
 CLAIM_LENGTH_S = 60
 OWN_RUNS, OWN_TIMES = 2, 2.5
-"""The user jobs of chemistry are so many times as long as those of the campaign: one has to run still when it is
-preempted."""
+"""The number of chemistry's user jobs, and their length as a multiple of the campaign's jobs. One of them must still be
+running when it is to be preempted."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnRun:
-    """A Pythia job under `glean run` in a Slurm job of bob's, the folder for its files, and its uninterrupted twin."""
+    """A Pythia job under `glean run` in one of bob's Slurm jobs, the folder for its files, and its uninterrupted
+    twin."""
 
     job: Sent
     whole: proof.Run
@@ -67,7 +70,7 @@ class OwnRun:
 
 
 def main() -> int:
-    """Run the demo and return 0 if all claims were met in time and every job is proven right."""
+    """Run the demo, and return 0 if all claims were met in time and every result is proven right."""
     OUTPUT.mkdir(exist_ok=True)
     wanted, whole = reference.references()
     longer = reference.longer(OWN_RUNS, OWN_TIMES)
@@ -107,7 +110,7 @@ def _shown(
 
 
 def own_run(wanted: reference.Wanted, whole: proof.Run) -> OwnRun:
-    """Submit a checkpointable job of bob's that takes a node for itself, and more than chemistry's share."""
+    """Submit one of bob's checkpointable jobs, which takes a whole node and exceeds chemistry's share."""
     results = f"{USERS_FOLDER}/bob-{wanted.index}-{int(time.time())}"
     words = " ".join(["glean", "run", "--storage", f"{USERS_FOLDER}/bob", "--results", results, reference.IMAGE])
     script = f"mkdir -p -m 700 {USERS_FOLDER}/bob\n{words} -- {' '.join(wanted.arguments)}"
@@ -137,7 +140,7 @@ def _ended(job: Sent) -> bool:
 
 
 def picture(owners: dict[str, Any], status: dict[str, Any], since_s: float) -> Group:
-    """Return the live view: what each owner is entitled to and has, and how the campaign stands."""
+    """Return the live view, with each owner's entitlement and use, and the progress of the campaign."""
     table = Table(title=f"{since_s:4.0f} s", title_justify="left")
     for column in ("owner", "entitled", "has", "", "waits for"):
         table.add_column(column, justify="right" if column in {"entitled", "has"} else "left", min_width=8)
@@ -162,7 +165,7 @@ def conclude(
     *,
     began_s: float,
 ) -> int:
-    """Compare, sum up and draw; return the exit status."""
+    """Compare, summarize and draw the results. Return the exit status."""
     jobs = jobs_of(campaign)
     runs = judged(jobs, campaign, wanted, whole, restores_at_least=0, nodes_at_least=1)
     own_right = [_is_right(run) for run in own]
@@ -177,7 +180,7 @@ def conclude(
     )  # fmt: skip
     restarts = {run.job.id: len(_spans_of(run, end_s)) - 1 for run in own}
     is_right = all(run["identical"] and not run["doubts"] for run in runs) and all(own_right)
-    preempted_once = sum(restarts.values()) == 1  # the agents' node and one of chemistry's are what was asked for
+    preempted_once = sum(restarts.values()) == 1  # the claims need the agents' node and one of chemistry's
     in_time = all(wait_s <= GRACE_S + 15 for wait_s in waits_s.values())
     summary = {
         "waits_s": waits_s,
@@ -199,7 +202,7 @@ def conclude(
 
 
 def _is_right(run: OwnRun) -> bool:
-    """Return whether the job's files are those of the uninterrupted one."""
+    """Return True if the job's files are the same as those of the uninterrupted one."""
     names = cluster.run("head", "ls", run.results).split()
     files = {name: cluster.run("head", "base64", f"{run.results}/{name}").encode() for name in names}
     mine = proof.Run({name: base64.b64decode(text) for name, text in files.items()}, ())
@@ -213,7 +216,7 @@ def _waited_s(job: Sent) -> float:
 
 
 def _spans_of(run: OwnRun, end_s: float) -> list[timeline.Span]:
-    """Return every stretch of a job that was requeued: accounting keeps each."""
+    """Return every stretch of a requeued job, all of which accounting keeps."""
     words = ("sacct", "--allocations", "--duplicates", "--parsable2", "--noheader", "--format=Start,End,NodeList")
     told = cluster.run("head", "env", "SLURM_TIME_FORMAT=%s", *words, f"--jobs={run.job.id}")
     spans: list[timeline.Span] = []

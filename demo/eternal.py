@@ -1,8 +1,9 @@
-"""`make demo-eternal`: one job without an end, which lives through thirty slices on all nodes.
+"""`make demo-eternal`: one endless job, which lives through thirty slices on all nodes.
 
-The job generates events for hours. Each agent ends after half a minute; the job is saved and goes on in the next
-agent. Now and then a regular job wants the very node where the job is. Then the agent saves the job and leaves at once,
-and the job goes on elsewhere. In the end the job's log must hold every event once, in order, from one single start.
+The job generates events for hours. Each agent ends after half a minute, and the job is saved and continues in the next
+agent. Now and then, a regular job needs the very node on which the job runs. Then the agent saves the job and leaves at
+once, and the job continues on another node. At the end, the job's log must contain every event once, in order, from a
+single start.
 """
 
 import sys
@@ -20,15 +21,15 @@ SLICES = 30
 ROUND_S = 30
 GIVE_UP_S = SLICES * ROUND_S * 2
 PUSHED_EVERY = 4
-"""A regular job comes after so many slices."""
+"""The number of slices after which a regular job is submitted."""
 PUSHED_FOR_S = 40
-"""The regular job stays longer than a round, so that the next agent starts on another node."""
+"""The regular job's seconds, which are longer than a round, so that the next agent starts on another node."""
 EVENTS = 1_000_000
-"""Two hours of events: as good as no end."""
+"""Enough events for two hours, which is practically endless here."""
 
 
 def main() -> int:
-    """Run until the job has lived through so many slices; return 0 if none of its work was lost or done twice."""
+    """Run until the job has lived through enough slices. Return 0 if none of its work was lost or done twice."""
     OUTPUT.mkdir(exist_ok=True)
     cluster.configure({"rounds": {"length_s": ROUND_S, "shortest_slice_s": 10}})
     cluster.clear()
@@ -46,7 +47,7 @@ def main() -> int:
 
 
 def watch(job: int, began_s: float) -> dict[str, object]:
-    """Show the job's slices until there are enough; return what is known of the job then."""
+    """Show the job's slices until there are enough. Return the details of the job."""
     pushed = 0
     with Live(console=console, refresh_per_second=2, transient=True) as live:
         while True:

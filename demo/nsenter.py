@@ -1,7 +1,7 @@
-"""Programs inside of running containers, without their engine: `docker exec` takes a tenth of a second of two cores.
+"""Programs run inside containers without the engine, because `docker exec` uses two cores for a tenth of a second.
 
-A program gets what `docker exec` gives it: the container's namespaces, control groups and environment, and the user's
-groups and home. Its limits are those of whoever starts it. Only root may do this.
+As with `docker exec`, a program has the container's namespaces, control groups and environment, and the user's groups
+and home. Its limits are those of the process that starts it. Only root can do this.
 """
 
 import json
@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 SOCKET = "unix:///run/gleaner/docker.sock"
-"""Of our engine, in which the containers run."""
+"""The address of our engine, in which the containers run."""
 OUTER = ("docker", "-H", SOCKET)
 CGROUPS = Path("/sys/fs/cgroup")
 _BOUND = re.compile(r"^CapBnd:\s*(\w+)", re.MULTILINE)
@@ -19,13 +19,13 @@ _ENTER = 'for each in $1; do echo $$ >"$each/cgroup.procs" || exit 125; done; sh
 
 
 class NotThere(Exception):
-    """No such container runs."""
+    """The container is not running."""
 
 
 def words(container: str, *command: str, user: str = "root") -> list[str]:
-    """Return the words that run a command in a container of our engine. Raises `NotThere`."""
+    """Return the command line that runs a command in a container of our engine. Raises `NotThere`."""
     number, pid, environment = _inspected(container)
-    if number not in _cgroup(pid):  # it was started again
+    if number not in _cgroup(pid):  # it has been restarted
         _inspected.cache_clear()
         number, pid, environment = _inspected(container)
     groups = " ".join(_cgroup_folders(number, _cgroup(pid)))
@@ -61,18 +61,18 @@ def _cgroup_folders(number: str, lines: str) -> list[str]:
     for controllers, path in re.findall(rf"^\d+:([^:]*):(\S*{number})", lines, re.MULTILINE):
         hierarchy = CGROUPS / (controllers.removeprefix("name=") or "unified")
         folder = (hierarchy if hierarchy.is_dir() else CGROUPS) / path.lstrip("/")
-        folders += [str(folder)] if folder.is_dir() else []  # the hierarchy may be mounted nowhere
+        folders += [str(folder)] if folder.is_dir() else []  # the hierarchy might not be mounted
     return folders
 
 
 def _beyond(pid: int) -> str:
-    """Return the rights that we have and the container has not, as `setpriv` drops them."""
+    """Return the capabilities that we have and the container does not, in the form in which `setpriv` drops them."""
     theirs, ours = (int(_BOUND.findall(Path(f"/proc/{of}/status").read_text())[0], 16) for of in (pid, "self"))
     return ",".join(f"-cap_{bit}" for bit in range(64) if (ours & ~theirs) >> bit & 1)
 
 
 def _user(pid: int, name: str) -> tuple[int, int, str]:
-    """Return number, group and home of a user of the container, who is named or numbered."""
+    """Return the uid, the group and the home of a user of the container, who is given by name or uid."""
     for line in Path(f"/proc/{pid}/root/etc/passwd").read_text().splitlines():
         login, _, number, group, _, home, _ = line.split(":")
         if name in {login, number}:

@@ -1,10 +1,10 @@
-"""`make demo-own-image`: a user brings an image and inputs, and nobody at the site has to help.
+"""`make demo-own-image`: a user brings an image and inputs without any help from the site.
 
-The user has a token of group physics and no other right. The same image is pushed twice: as an archive of
-`docker save`, and as a SIF file. Two campaigns of two runs each read a steering file that the user sends, 100 MB of
-common input from a URL, and constants in a folder of the nodes, with limits on memory and time. All runs begin on one
-node; then a regular job wants that node, and they go on elsewhere. In the end each run is compared with the same run
-computed without interruption, in Docker.
+The user has a token for group physics and no other rights. The same image is pushed twice, as an archive from
+`docker save` and as a SIF file. There are two campaigns of two runs each. They read a steering file that the user
+sends, 100 MB of common input from a URL, and constants in a folder on the nodes, with limits on memory and time. All
+runs begin on one node. Then a regular job needs that node, and the runs continue on other nodes. At the end, each run
+is compared with the same run in Docker without interruption.
 """
 
 import hashlib
@@ -27,20 +27,20 @@ from demo.campaign import OUTPUT, console, ended, judged, show_runs, stage, writ
 
 IMAGE = "gleaner/steered:demo"
 PLACE = Path("/var/lib/gleaner/demo-own-image")
-"""The user's files on this machine, which the uninterrupted runs read, too."""
+"""The user's files on this machine, which the uninterrupted runs read as well."""
 ON_HEAD = "/tmp/own-image"
 CALIB = "/opt/site/calib"
-"""A folder of the nodes that the site lets jobs mount (`deploy/settings/privileged.json`)."""
+"""A folder on the nodes that the site allows jobs to mount (`deploy/settings/privileged.json`)."""
 CONSTANTS = "scale = 3\n"
 PROCESS = "hardqcd"
 RUNS, COMPUTING_S = 4, 60.0
-"""So many runs compute at once, each for so many seconds on this machine."""
+"""The number of runs that compute at the same time, and the seconds for which each computes on this machine."""
 WEIGHTS_BYTES = 100_000_000
 GIVE_UP_S = 900
 ROUNDS: dict[str, object] = {"length_s": 600, "shortest_slice_s": 10}
-"""Rounds so long that only regular jobs move the runs."""
+"""Rounds that are so long that runs migrate only because of regular jobs."""
 WORK_BEFORE_MOVE = 40
-"""A run that has printed so many lines has something to lose."""
+"""The number of printed lines after which a run has work to lose."""
 CAMPAIGN = """\
 image: {image}
 name: {name}
@@ -60,7 +60,7 @@ mounts: [{calib}]
 
 @dataclass(slots=True)
 class Brought:
-    """Something that the runs need: its file, and how many bytes went where."""
+    """Something that the runs need, with its file and the numbers of bytes that were transferred."""
 
     what: str
     file_bytes: int
@@ -73,7 +73,7 @@ class Brought:
 
 
 def main() -> int:
-    """Run the demo and return 0 if every run is proven right."""
+    """Run the demo, and return 0 if every result is proven right."""
     began_s = time.time()
     stage("5 of 5: a user's own image and inputs", "4 min; a minute more the first time")
     OUTPUT.mkdir(exist_ok=True)
@@ -83,7 +83,7 @@ def main() -> int:
 
 
 def show(server: web_server.WebServer, wanted: Sequence[reference.Wanted], began_s: float) -> int:
-    """Push, submit, move and compare; return the exit status."""
+    """Push, submit, migrate and compare. Return the exit status."""
     with ThreadPoolExecutor(max_workers=len(wanted)) as beside:
         whole = [beside.submit(uninterrupted, run) for run in wanted]
         make_files()
@@ -108,11 +108,11 @@ def show(server: web_server.WebServer, wanted: Sequence[reference.Wanted], began
 
 
 def as_user(*words: str) -> Any:
-    """Return the answer of `glean` to a user of group physics."""
+    """Return the answer of `glean` when a user of group physics runs it."""
     return cluster.glean(*words, as_user=True, timeout_s=300)
 
 
-# ── what the user has ─────────────────────────────────────────────────────────────────────────────────────
+# ── the user's files ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def prepare() -> list[reference.Wanted]:
@@ -132,7 +132,7 @@ def prepare() -> list[reference.Wanted]:
 
 
 def uninterrupted(run: reference.Wanted) -> proof.Run:
-    """Return the run as a whole in Docker, computed now unless it is kept."""
+    """Return the uninterrupted run in Docker, which is computed now unless it is kept from before."""
     kept = reference.folder(reference.image_id(IMAGE)) / f"own-{run.index}-{run.events}"
     words = ("--seed", str(run.index))
     return reference.run_whole(IMAGE, words, kept, inputs=PLACE / "inputs", mount=(PLACE / "calib", CALIB))
@@ -140,7 +140,7 @@ def uninterrupted(run: reference.Wanted) -> proof.Run:
 
 @contextmanager
 def calib_on_nodes() -> Iterator[None]:
-    """Have the site's folder on every node."""
+    """Provide the site's folder on every node."""
     for node in cluster.NODES:
         words = ("sh", "-c", f"mkdir -p {CALIB} && cat >{CALIB}/constants")
         cluster.run(node, *words, stdin=CONSTANTS)
@@ -150,7 +150,7 @@ def calib_on_nodes() -> Iterator[None]:
 
 
 def make_files() -> None:
-    """Make the archive and the SIF file, unless they are of this image, and put all files where the user works."""
+    """Make the archive and the SIF file unless they exist for this image, and copy all files to the user's folder."""
     made = PLACE / "made-of.txt"
     image_id = reference.image_id(IMAGE)
     if not made.exists() or made.read_text() != image_id:
@@ -164,14 +164,14 @@ def make_files() -> None:
 
 
 def send(file: Path, to: str) -> None:
-    """Copy a file of this machine to the head."""
+    """Copy a file from this machine to the head."""
     words = nsenter.words("head", "sh", "-c", f"cat >{to}", user=cluster.SERVICE_USER)
     with file.open("rb") as content:
         subprocess.run(words, stdin=content, check=True, capture_output=True, timeout=300)
 
 
 def push(name: str, file: str, what: str) -> Brought:
-    """Push an image as the user does. Return what went over the wire."""
+    """Push an image as the user does. Return the number of bytes that were sent."""
     before = wire_bytes()
     row = as_user("image", "push", name, f"{ON_HEAD}/{file}")
     sent_bytes = wire_bytes() - before
@@ -181,13 +181,14 @@ def push(name: str, file: str, what: str) -> Brought:
 
 
 def wire_bytes() -> int:
-    """Return the bytes that programs on the head have sent each other: `glean` and control are both there."""
+    """Return the bytes that programs on the head have sent to each other, because `glean` and control both run
+    there."""
     lines = cluster.run("head", "cat", "/proc/net/dev").splitlines()
     return next(int(line.split(":")[1].split()[0]) for line in lines if line.strip().startswith("lo:"))
 
 
 def submit(wanted: Sequence[reference.Wanted]) -> tuple[list[int], list[Brought]]:
-    """Submit a campaign with each of the images. Return the campaigns, and what was sent of the inputs."""
+    """Submit a campaign with each of the images. Return the campaigns, and the inputs with the bytes that were sent."""
     with (PLACE / "inputs" / "weights.bin").open("rb") as weights:
         given = {"url": f"{web_server.BASE}weights.bin", "sha256": hashlib.file_digest(weights, "sha256").hexdigest()}
     campaigns: list[int] = []
@@ -208,7 +209,7 @@ def submit(wanted: Sequence[reference.Wanted]) -> tuple[list[int], list[Brought]
 
 
 def look_again() -> None:
-    """Let an agent look at each node, if earlier ones have: they saw no folder of the site's there."""
+    """Run an agent on each node if earlier agents have run, because those did not see the site's folder."""
     if not cluster.api("GET", "/agents"):
         return
     words = ("--group", "physics", "--image", reference.IMAGE, "--cpus", "6", "--memory-mib", "400", "--array", "1-3")
@@ -217,11 +218,11 @@ def look_again() -> None:
     cluster.clear()
 
 
-# ── where it runs ─────────────────────────────────────────────────────────────────────────────────────────
+# ── the nodes ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def occupy(user: str, nodes: Sequence[str]) -> str:
-    """Submit a regular job that has these nodes for itself. Return its id once it runs."""
+    """Submit a regular job that needs these nodes exclusively. Return its id once it runs."""
     options = [f"--nodelist={','.join(nodes)}", f"--nodes={len(nodes)}", "--exclusive", "--time=20"]
     job = cluster.sbatch(*options, script=f"sleep {GIVE_UP_S}", user=user)
     cluster.until(
@@ -236,7 +237,7 @@ def rows(campaigns: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def move(campaigns: Sequence[int], regular: list[str]) -> None:
-    """Let a regular job take the node where all runs are, once each has something to lose."""
+    """Submit a regular job for the node with all runs, once each of them has work to lose."""
 
     def have_all_begun() -> bool:
         found = rows(campaigns)
@@ -257,7 +258,7 @@ def finish(campaigns: Sequence[int]) -> None:
     )
 
 
-# ── what came out ─────────────────────────────────────────────────────────────────────────────────────────
+# ── the results ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def conclude(
@@ -270,7 +271,7 @@ def conclude(
     computed_s: float,
     began_s: float,
 ) -> int:
-    """Compare and sum up; return the exit status."""
+    """Compare and summarize the results. Return the exit status."""
     runs: list[dict[str, Any]] = []
     agents: set[str] = set()
     for at, campaign in enumerate(campaigns):
@@ -306,19 +307,19 @@ def conclude(
 
 
 def jobs_of(campaigns: Sequence[int]) -> list[dict[str, Any]]:
-    """Return all that is known of the campaigns' jobs."""
+    """Return all details of the campaigns' jobs."""
     return [cluster.api("GET", f"/jobs/{row['id']}") for row in rows(campaigns)]
 
 
 def nodes_with(image_id: str) -> list[str]:
-    """Return the nodes whose agents have brought the image, by the record of each node."""
+    """Return the nodes to which agents have fetched the image, according to each node's record."""
     record = "/var/lib/gleaner/work/pulled-images.json"
     found = [(node, cluster.run(node, "sh", "-c", f"cat {record} 2>/dev/null || echo {{}}")) for node in cluster.NODES]
     return [node for node, text in found if image_id in json.loads(text)]
 
 
 def show_brought(brought: Sequence[Brought]) -> None:
-    """Print the table of what the runs needed."""
+    """Print the table of the files that the runs needed."""
     table = Table(title="what was uploaded, stored, fetched and cached, in MB", title_justify="left")
     for column in ("what", "file", "uploaded", "stored", "fetched", "on the nodes now"):
         table.add_column(column, justify="right" if column in {"file", "uploaded", "stored"} else "left")

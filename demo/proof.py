@@ -1,4 +1,4 @@
-"""The proof that a job which was cut into slices gave the right result, and really went on. Pure."""
+"""The proof that a job in several slices gave the right result, and really continued from its checkpoints. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,18 +6,19 @@ from statistics import median
 
 CPU_TOLERANCE = 0.15
 PACE_AT_MOST = 1.4
-"""A machine may be slower or faster by this factor, and no more: jobs that all computed twice must not hide in it."""
+"""The largest factor by which a machine can be slower or faster. A larger one could hide that all jobs computed
+twice."""
 _KILLED = (
     "node fault: its process was killed from outside",
     "node fault: its container was removed by somebody else",
 )
-"""The words of an agent, which lives, for a container that somebody else has ended."""
+"""The words with which a living agent reports a container that another program has ended."""
 _AS_IT_SHOULD = {"saved", "succeeded"}
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The files that a job left, and its whole log, lines of lost attempts included."""
+    """The files that a job left, and its whole log, including the lines of lost attempts."""
 
     files: Mapping[str, bytes]
     log: Sequence[str]
@@ -25,22 +26,23 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class SlicedRun:
-    """A job on the cluster: what it left, and where its slices ran, in order."""
+    """A job on the cluster, with the files that it left, and the nodes of its slices in order."""
 
     run: Run
     nodes: Sequence[str]
     restores: int
     ended_from_outside: Sequence[str] = ()
-    """In words, what ended a slice from outside of Gleaner: what came after the last checkpoint was computed again."""
+    """The slices that ended from outside Gleaner, in words. The work since their last checkpoints was computed
+    again."""
     broken: Sequence[str] = ()
-    """In words, the slices that Gleaner itself has lost."""
+    """The slices that Gleaner itself has lost, in words."""
 
 
 def ended_from_outside(attempts: Sequence[Mapping[str, object]], *, lost_nodes_of: Collection[str]) -> list[str]:
-    """Return the slices that something else than Gleaner ended, in words: a node died, a container was killed.
+    """Return, in words, the slices that ended from outside Gleaner, because a node died or a container was killed.
 
-    `lost_nodes_of` are the agents whose nodes Slurm has called down. An agent that fell silent on a node that is up has
-    crashed: that is no outside event.
+    `lost_nodes_of` are the agents whose nodes Slurm has reported as down. An agent that fell silent on a node that is
+    up has crashed, which does not count as an outside event.
 
     >>> attempts = [{"ending": "lost", "agent": "a1", "node": "n1", "detail": "a1 fell silent"}, {"ending": "saved"}]
     >>> ended_from_outside(attempts, lost_nodes_of={"a1"}), ended_from_outside(attempts, lost_nodes_of=())
@@ -54,7 +56,7 @@ def ended_from_outside(attempts: Sequence[Mapping[str, object]], *, lost_nodes_o
 
 
 def broken(attempts: Sequence[Mapping[str, object]], *, lost_nodes_of: Collection[str]) -> list[str]:
-    """Return the slices that Gleaner itself has lost, in words. An attempt that computed nothing has lost nothing.
+    """Return, in words, the slices that Gleaner itself has lost. An attempt that computed nothing has lost nothing.
 
     >>> broken([{"ending": "returned", "node": "n1", "detail": "too late: no checkpoint"}], lost_nodes_of=())
     ['slice 1 on n1: returned: too late: no checkpoint']
@@ -81,7 +83,7 @@ def _is_from_outside(attempt: Mapping[str, object], lost_nodes_of: Collection[st
 
 
 def _has_lost_nothing(attempt: Mapping[str, object]) -> bool:
-    """Return True if the agent was ending when it got the job, or if the answer to its claim never reached it."""
+    """Return True if the agent was ending when it received the job, or if the answer to its claim never reached it."""
     match attempt.get("ending"):
         case "returned":
             return str(attempt.get("detail")).startswith("unstarted")
@@ -96,7 +98,7 @@ def _in_words(number: int, attempt: Mapping[str, object]) -> str:
 
 
 def starts(log: Sequence[str]) -> int:
-    """Return how often the process started."""
+    """Return the number of times that the process started."""
     return sum(line.startswith("start ") for line in log)
 
 
@@ -114,10 +116,10 @@ def cpu_s(log: Sequence[str]) -> float | None:
 
 
 def pace(pairs: Iterable[tuple[Run, Run]]) -> float:
-    """Return how much more processor time the runs of a campaign took than the uninterrupted ones: the median.
+    """Return the median ratio of the processor time of a campaign's runs to that of the uninterrupted runs.
 
-    The uninterrupted runs were made at another hour, and what else a machine does changes its speed by up to a third,
-    either way. All runs of a campaign share that; one that computed a part twice still stands out from the others.
+    The uninterrupted runs were made at another time, and other work on a machine changes its speed by up to a third in
+    both directions. This affects all runs of a campaign alike, so a run that computed a part twice still stands out.
 
     >>> runs = [Run({}, ["cpu_s 12"]), Run({}, ["cpu_s 11"]), Run({}, ["cpu_s 30"])]
     >>> pace((run, Run({}, ["cpu_s 10"])) for run in runs)
@@ -129,7 +131,7 @@ def pace(pairs: Iterable[tuple[Run, Run]]) -> float:
 
 
 def files_differ(sliced: Run, whole: Run) -> list[str]:
-    """Return the names of the files that are not the same byte for byte."""
+    """Return the names of the files that are not identical byte for byte."""
     names = sorted(set(sliced.files) | set(whole.files))
     return [name for name in names if sliced.files.get(name) != whole.files.get(name)]
 
@@ -143,13 +145,13 @@ def doubts(
     nodes_at_least: int = 2,
     at_pace: float | None = 1.0,
 ) -> list[str]:
-    """Return everything that speaks against the claim; nothing when the claim is proven.
+    """Return everything that speaks against the claim, which is nothing if the claim is proven.
 
-    The claim: the same result, byte for byte, by one process that was saved and restored, on several nodes. Where
-    something outside ended a slice, a part was computed twice, and only the result can be compared. A slice that
-    Gleaner itself has lost speaks against the claim, whatever the result. The processor time is compared with the
-    uninterrupted run's, times the `pace` of the campaign. A few runs alone say too little of a machine's pace: without
-    one, the times are not compared.
+    The claim is that one process, which was saved and restored on several nodes, gave the same result byte for byte. If
+    something outside Gleaner ended a slice, a part was computed twice, and only the result can be compared. A slice
+    that Gleaner itself has lost speaks against the claim, whatever the result. The processor time is compared with that
+    of the uninterrupted run, multiplied by the `pace` of the campaign (`at_pace`). If `at_pace` is None, because there
+    are too few runs to measure it, the times are not compared.
     """
     found = list(sliced.broken)
     if not whole.files:

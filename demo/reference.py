@@ -1,8 +1,8 @@
-"""The uninterrupted runs that the demo and the tests compare with, computed once an image and kept.
+"""The uninterrupted runs with which the demo and the tests compare, computed once per image and kept.
 
-    python -m demo.reference        computes what is missing (it may do so while other images build)
+    python -m demo.reference        computes the missing runs, which it can do while other images are built
 
-All run at once, as they do on the cluster, so that a run's processor time does not differ for want of company.
+All runs compute at the same time, as they do on the cluster, because a run's processor time depends on the others.
 """
 
 import json
@@ -22,8 +22,8 @@ KEPT_IN = Path("/var/lib/gleaner/reference")
 RUNS = 12
 PROCESS = "hardqcd"
 SLICES = 4.2
-"""A job computes for so many slices of the demo as `computing_s` has them, which is a machine with other work. On a
-quiet one slices compute for half as long again, and processors do more in a second: it is restored twice there, too."""
+"""The number of slices for which a job computes, if a slice is `computing_s` long, as on a machine with other work. On
+a quiet machine, slices compute for half as long again and processors are faster, but a job is still restored twice."""
 PER_NODE = 6
 TRIAL_EVENTS = 800
 
@@ -37,17 +37,17 @@ class Wanted:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Return the image's arguments; the job's folder is the working folder."""
+        """Return the image's arguments. The job's folder is the working folder."""
         return arguments(str(self.index), self.events)
 
 
 def arguments(seed: str, events: int) -> tuple[str, ...]:
-    """Return the image's arguments; `seed` may be `{index}` for a whole campaign."""
+    """Return the image's arguments. For a whole campaign, `seed` can be `{index}`."""
     return ("--seed", seed, "--events", str(events), "--process", PROCESS, "--out", ".")
 
 
 def folder(image_id: str) -> Path:
-    """Return the folder in which the references of this image are kept."""
+    """Return the folder in which this image's reference runs are kept."""
     return KEPT_IN / image_id.removeprefix("sha256:")[:24]
 
 
@@ -57,9 +57,9 @@ def image_id(image: str = IMAGE) -> str:
 
 
 def computing_s(cores: int) -> float:
-    """Return the seconds of a round of a minute in which the jobs compute; saves and restores need the rest.
+    """Return the seconds in a round of one minute in which the jobs compute. Saves and restores need the rest.
 
-    With two cores these need about 36 s of each round, if all nodes of the demo share the cores.
+    On a machine with two cores, which all nodes of the demo share, they need about 36 s of each round.
 
     >>> [round(computing_s(cores)) for cores in (2, 4, 16)]
     [24, 40, 52]
@@ -68,7 +68,7 @@ def computing_s(cores: int) -> float:
 
 
 def events_a_run(kept: Path, cores: int) -> int:
-    """Return so many events that a job takes `SLICES` slices on this machine; measured once."""
+    """Return the number of events with which a job takes `SLICES` slices on this machine. It is measured once."""
     found = kept / "events.json"
     if found.exists():
         return int(json.loads(found.read_text()))
@@ -84,21 +84,22 @@ def events_a_run(kept: Path, cores: int) -> int:
 
 
 def events_within(seconds: float, *, at_once: int) -> int:
-    """Return the number of events of one of so many runs at once that computes for so long on this machine."""
+    """Return the number of events with which each of `at_once` runs at the same time computes this long on this
+    machine."""
     cores = os.cpu_count() or 1
     of_the_demo_s = SLICES * computing_s(cores) * min(1.0, cores / RUNS)
     return max(100, round(_kept()[1] * seconds * min(1.0, cores / at_once) / of_the_demo_s))
 
 
 def compute(wanted: Wanted, kept: Path) -> Run:
-    """Compute one job without interruption, unless it is kept already."""
+    """Compute one job without interruption, unless it is kept from before."""
     return run_whole(IMAGE, wanted.arguments, kept)
 
 
 def run_whole(
     image: str, words: Sequence[str], kept: Path, *, inputs: Path | None = None, mount: tuple[Path, str] | None = None
 ) -> Run:
-    """Run an image without interruption, unless that is kept already. It finds `inputs` where a job finds them.
+    """Run an image without interruption, unless the run is kept from before. It finds `inputs` where a job finds them.
 
     `mount` is a folder, and the path at which the run finds it.
     """
@@ -119,20 +120,20 @@ def run_whole(
 
 
 def load(kept: Path) -> Run:
-    """Return a job as it was kept."""
+    """Return a run that was kept."""
     files = {path.name: path.read_bytes() for path in sorted((kept / "files").iterdir())}
     return Run(files=files, log=(kept / "log.txt").read_text().splitlines())
 
 
 def references() -> tuple[list[Wanted], list[Run]]:
-    """Return the campaign and its uninterrupted jobs; compute what is missing."""
+    """Return the campaign and its uninterrupted runs. Missing runs are computed."""
     kept, events = _kept()
     wanted = [Wanted(index, events) for index in range(1, RUNS + 1)]
     return wanted, _computed(kept, wanted)
 
 
 def longer(how_many: int, times: float) -> tuple[list[Wanted], list[Run]]:
-    """Return so many jobs that are so many times as long as the campaign's, and their uninterrupted runs."""
+    """Return `how_many` jobs that are `times` times as long as the campaign's, and their uninterrupted runs."""
     kept, events = _kept()
     wanted = [Wanted(index, round(times * events)) for index in range(RUNS + 1, RUNS + 1 + how_many)]
     return wanted, _computed(kept, wanted)
@@ -157,7 +158,7 @@ def _docker(*words: str) -> str:
 
 
 def main(_words: Sequence[str]) -> None:
-    """Compute what is missing and say how long a job is."""
+    """Compute the missing runs and print the length of a job."""
     wanted, runs = references()
     seconds = [cpu_s(run.log) or 0.0 for run in runs]
     print(f"references: {len(runs)} uninterrupted runs of {min(seconds):.0f} to {max(seconds):.0f} s each are kept")

@@ -1,8 +1,9 @@
-"""`make demo-campaign`: a group's week in five minutes, with one campaign file, four commands and a user's token.
+"""`make demo-campaign`: a week of a group's work in five minutes, with one campaign file, four commands and a user's
+token.
 
-Sixty short Pythia runs over two parameters and seeds. The group's image lacks one of the processes, so a third of the
-runs fail. The user sees why, runs the failed ones again with a corrected image, and fetches the results. In the end
-each result is compared with the same run in Docker without Gleaner.
+The campaign has sixty short Pythia runs over two parameters and several seeds. The group's image lacks one of the
+processes, so a third of the runs fail. The user sees the reason, runs the failed ones again with a corrected image, and
+fetches the results. At the end, each result is compared with the same run in Docker without Gleaner.
 """
 
 import itertools
@@ -30,7 +31,7 @@ ROUNDS: dict[str, object] = {"length_s": 120, "shortest_slice_s": 10}
 
 
 def main() -> int:
-    """Run the demo and return 0 if each result is that of a run without Gleaner."""
+    """Run the demo, and return 0 if each result is the same as without Gleaner."""
     began_s = time.time()
     stage("5 of 5: a campaign of a group", "5 min")
     OUTPUT.mkdir(exist_ok=True)
@@ -63,7 +64,7 @@ def main() -> int:
 
 
 def glean(*words: str) -> None:
-    """Show a command of the user and what it prints."""
+    """Show one of the user's commands and its output."""
     console.print(f"\n$ glean {' '.join(words)}", highlight=False, soft_wrap=True)
     user = cluster.write_user_environment(OUTPUT)
     done = subprocess.run(
@@ -76,7 +77,7 @@ def glean(*words: str) -> None:
 
 
 def _push(name: str, dockerfile: str) -> None:
-    """Build an image and bring it to Gleaner, as the user does before the campaign."""
+    """Build an image and push it to Gleaner, as the user does before the campaign."""
     built = f"gleaner-demo/{name}"
     words = ["docker", "--host", nsenter.SOCKET, "build", "--quiet", "--tag", built, "-"]
     subprocess.run(words, input=dockerfile, text=True, check=True, capture_output=True, timeout=300)
@@ -104,7 +105,7 @@ def _rows(campaign: int) -> list[dict[str, Any]]:
 
 
 def _wait(campaign: int) -> None:
-    """Wait until all jobs have ended, as the user does over a coffee."""
+    """Wait until all jobs have ended."""
     cluster.until(
         "the campaign to end",
         lambda: all(row["state"] == "Complete" for row in _rows(campaign)),

@@ -1,4 +1,4 @@
-"""SIF files of Apptainer's format, made by the format's own tools. Apptainer itself is not needed."""
+"""SIF files, Apptainer's image format, made by the format's own tools. Apptainer itself is not needed."""
 
 import json
 import shlex
@@ -13,7 +13,7 @@ _ARCHITECTURES = {"amd64": "2", "arm64": "4"}
 
 
 def scripts(*, runscript: str, environment: str = "") -> dict[str, str]:
-    """Return the files of Apptainer's own that each image has."""
+    """Return the files that Apptainer adds to each image."""
     return {
         ".singularity.d/runscript": f"#!/bin/sh\n{runscript}\n",
         ".singularity.d/env/90-environment.sh": environment,
@@ -30,7 +30,7 @@ def fill(root: Path, files: Mapping[str, str]) -> None:
 
 
 def make(root: Path, made: Path, *, architecture: str = "amd64") -> Path:
-    """Make a SIF file at `made` of the file system below `root`, and return its path."""
+    """Make a SIF file at `made` from the file system below `root`, and return its path."""
     squashed = made.with_suffix(".squashfs")
     quickly = ("-comp", "gzip", "-Xcompression-level", "1")
     _run("mksquashfs", str(root), str(squashed), "-all-root", "-noappend", "-quiet", "-no-progress", *quickly)
@@ -43,7 +43,7 @@ def make(root: Path, made: Path, *, architecture: str = "amd64") -> Path:
 
 
 def of_image(image: str, made: Path) -> Path:
-    """Make a SIF file at `made` of an image of our engine, that starts as the image does, and return its path."""
+    """Make a SIF file at `made` from an image in our engine, with the image's start command, and return its path."""
     (about,) = json.loads(_run(*nsenter.OUTER, "image", "inspect", image))
     container = _run(*nsenter.OUTER, "create", image).decode().strip()
     root, files = (made.with_name(f"{made.name}.{what}") for what in ("root", "tar"))

@@ -1,4 +1,4 @@
-"""The picture of nodes against time: who used them for what. Pure, but for the picture itself."""
+"""The picture of the nodes' use over time. Pure, except for drawing the picture."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,18 +27,18 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """Shares of the node time in the window. Only computing counts as load; saving and restoring do not."""
+    """Shares of the node time in the window. Only computing counts as load, not saving and restoring."""
 
     without: float
     """The share that regular jobs used."""
     effective: float
-    """Regular jobs, and ours while they computed."""
+    """The share that regular jobs used and in which our jobs computed."""
     operations: float
     """The share that was spent saving and restoring."""
 
 
 def spans_of_attempts(jobs: Iterable[Mapping[str, object]]) -> list[Span]:
-    """Return the parts of every slice, from `glean show --json` of each job."""
+    """Return the parts of every slice, from the output of `glean show --json` for each job."""
     spans: list[Span] = []
     for job in jobs:
         for attempt in job["attempts"]:  # type: ignore[attr-defined]
@@ -60,7 +60,7 @@ def spans_of_attempts(jobs: Iterable[Mapping[str, object]]) -> list[Span]:
 def loads(spans: Sequence[Span], nodes: Sequence[str], *, start_s: float, end_s: float) -> Loads:
     """Return the cluster's load from `start_s` to `end_s`, by whole nodes.
 
-    A node computes while at least one of our jobs on it does; that is the unit in which Slurm gives nodes away.
+    A node computes while at least one of our jobs on it computes, because Slurm allocates whole nodes.
 
     >>> loads([Span("a", "regular", 0, 5), Span("a", "computing", 5, 9)], ["a"], start_s=0, end_s=10)
     Loads(without=0.5, effective=0.9, operations=0.0)
@@ -92,7 +92,7 @@ def draw(
     lanes: int,
     to: Path,
 ) -> None:
-    """Write the picture: a band for each node with `lanes` rows for our jobs, regular jobs across the whole band."""
+    """Write the picture. Each node is a band with `lanes` rows for our jobs, and regular jobs fill the whole band."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -148,7 +148,7 @@ def draw(
 
 
 def _stacked(spans: Sequence[Span]) -> list[tuple[Span, int, int]]:
-    """Regular jobs that share a node lie one above the other: each with its level, and of how many.
+    """Return each span with its level and the number of levels, so that regular jobs that share a node are stacked.
 
     >>> one, two, later = Span("a", "regular", 0, 5), Span("a", "regular", 3, 8), Span("a", "regular", 8, 9)
     >>> [(at, of) for _, at, of in _stacked([one, two, later])]
@@ -163,7 +163,7 @@ def _stacked(spans: Sequence[Span]) -> list[tuple[Span, int, int]]:
 
 
 def _in_lanes(spans: Sequence[Span], lanes: int) -> list[tuple[Span, int]]:
-    """Each slice has one lane, for all its parts: restoring, computing, saving.
+    """Return each span with its lane. All parts of a slice (restoring, computing, saving) have the same lane.
 
     >>> parts = [Span("a", "restoring", 0, 0.2, "p 1"), Span("a", "computing", 0.2, 9, "p 1")]
     >>> [lane for _, lane in _in_lanes([*parts, Span("a", "computing", 0.1, 9, "p 2")], 2)]

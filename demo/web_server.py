@@ -18,22 +18,22 @@ ADDRESS = "10.213.87.1"
 _PORT = 18443
 BASE = f"https://{ADDRESS}:{_PORT}/"
 _TRUSTED = "/usr/lib/ssl/cert.pem"
-"""The file with certificates that OpenSSL on the nodes trusts; the nodes' image has none."""
+"""The file with the certificates that OpenSSL on the nodes trusts. It does not exist in the nodes' image."""
 
 
 @dataclass(slots=True)
 class WebServer:
-    """A server that runs at `BASE`. `asked` has the paths that were asked for, in order."""
+    """A server at `BASE`. `asked` contains the requested paths, in order."""
 
     asked: list[str] = field(default_factory=list[str])
 
 
 @contextmanager
 def serving(folder: Path) -> Iterator[WebServer]:
-    """Serve the files of a folder to the cluster's nodes, which trust the server meanwhile."""
+    """Serve the files of a folder to the cluster's nodes, which trust the server during this time."""
 
     class Handler(http.server.SimpleHTTPRequestHandler):
-        """Answers quietly, and notes what it is asked for."""
+        """A handler that logs nothing and records the requested paths."""
 
         protocol_version = "HTTP/1.1"
 
@@ -67,7 +67,7 @@ def serving(folder: Path) -> Iterator[WebServer]:
 
 
 def _certificate(place: Path) -> Path:
-    """Make a key and a certificate for our address, which vouches for itself. Return the certificate's file."""
+    """Make a key and a self-signed certificate for our address. Return the certificate's file."""
     made = place / "cert.pem"
     about = ["-subj", "/CN=demo", "-addext", f"subjectAltName=IP:{ADDRESS}"]
     about += ["-addext", "keyUsage=critical,digitalSignature,keyCertSign"]

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # The demo's cluster: one head and three nodes in containers of our own engine.
 #
-#   cluster.sh up                           start it (or what of it does not run) and wait until everything answers:
+#   cluster.sh up                           start the parts that do not run, and wait until everything answers:
 #                                           Slurm with all nodes, control, the Slurm admin service, each node's engine and helper
-#   cluster.sh down                         remove what carries our label, and the cluster's state; images stay
-#   cluster.sh status                       containers, Slurm's view
+#   cluster.sh down                         remove everything with our label and the cluster's state, but keep images
+#   cluster.sh status                       show the containers, and the nodes as Slurm sees them
 #   cluster.sh exec [-u USER] [-i] WHERE COMMAND...   run a command on head, node1, node2 or node3
-#   cluster.sh load-images [NODE...]        give the workloads' images to each node's engine and helper, where they lack them
-#   cluster.sh thaw [NAME]                  let go what is frozen in control groups whose names begin with NAME (gleaner)
+#   cluster.sh load-images [NODE...]        load missing images of the workloads into each node's engine and helper
+#   cluster.sh thaw [NAME]                  thaw the control groups whose names begin with NAME (default: gleaner)
 #
-# GLEANER_UP_WITHIN_S (default 300): how long each of these may take; a busy machine needs a minute for all.
-# GLEANER_GRACE_S (default 60): the grace time of preempted agents when the head is set up; on a real cluster it is 120.
+# GLEANER_UP_WITHIN_S (default 300): the time-out for each part, in seconds. A busy machine needs a minute for all.
+# GLEANER_GRACE_S (default 60): the grace time of preempted agents when the head is set up. A real cluster has 120.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -27,7 +27,7 @@ prepare_folders() {
     chmod 711 "$cluster_dir"
     local node
     install -d -m 0755 "$cluster_dir/storage"
-    install -d -m 1777 "$cluster_dir/users" # what ordinary users have on all machines
+    install -d -m 1777 "$cluster_dir/users" # the users' folder, which is the same on all machines
     for node in $nodes; do install -d -m 0750 -o $uid -g $uid "$cluster_dir/$node"; done
     for node in $nodes; do mkdir -p "$cluster_dir/$node-docker"; done
     install -d -m 0755 "$cluster_dir"/{slurm,head,etc-head,etc-node,etc-node/tls}
@@ -36,20 +36,20 @@ prepare_folders() {
     [ -s "$cluster_dir/etc-node/user-jobs.key" ] || (umask 077 && head -c 64 /dev/urandom >"$cluster_dir/etc-node/user-jobs.key")
 }
 
-# What the demo's site has of its own. All else on the head is of `glean setup control` (images/head/entry.sh).
+# The demo site's own settings. `glean setup control` makes all others on the head (images/head/entry.sh).
 prepare_settings() {
     local from=$repo_dir/deploy
     [ -s "$cluster_dir/slurm/slurm.conf" ] || cp "$from/slurm/slurm.conf" "$cluster_dir/slurm/"
     cp "$from"/slurm/{machine,cgroup,entitlements}.conf "$from/slurm/job_submit.lua" "$cluster_dir/slurm/"
-    install -m 0600 -o $slurm_uid "$from/slurm/slurmdbd.conf" "$cluster_dir/slurm/" # slurmdbd refuses one that others may read
+    install -m 0600 -o $slurm_uid "$from/slurm/slurmdbd.conf" "$cluster_dir/slurm/" # slurmdbd refuses it if others can read it
     install -m 0644 "$from"/settings/{agent.toml,privileged.json} "$cluster_dir/etc-node/"
     install -m 0644 "$from"/settings/{demo.toml,slurm-admin.conf} "$cluster_dir/etc-head/"
 }
 
-# The agents trust control's certificate by the authority that setup has made on the head.
+# The agents trust control's certificate because of the authority that setup has created on the head.
 give_authority() { install -m 0644 "$cluster_dir/etc-head/tls/ca.pem" "$cluster_dir/etc-node/tls/"; }
 
-# Another engine may have told the machine to drop what bridges forward; this rule is for our bridge only.
+# Another engine may have made the machine drop packets that bridges forward. This rule allows them for our bridge only.
 bridge_rule() {
     case $1 in
         add) bridge_rule_present || iptables -I FORWARD -i gleaner0 -o gleaner0 -j ACCEPT 2>/dev/null || true ;;
@@ -60,7 +60,7 @@ bridge_rule_present() { iptables -C FORWARD -i gleaner0 -o gleaner0 -j ACCEPT 2>
 
 all_up() { [ "$(in_container head sinfo -h -N -p regular -o '%N %T' | grep -cE ' (idle|mixed|allocated|planned|completing)$')" = 3 ]; }
 
-# A container is dead when it exists and has exited, seen twice. A look that fails or is slow shows nothing.
+# A container is dead if two checks show that it exists and has exited. A check that fails or is slow does not count.
 exited() { docker ps -aq --filter "label=$cluster_label" --filter label=com.docker.compose.project --filter status=exited; }
 one_is_dead() {
     local before
@@ -76,13 +76,13 @@ with urllib.request.urlopen("https://head:8642/health", timeout=10, context=trus
 }
 slurm_admin_listens() { in_container head test -S /run/gleaner/slurm-admin.sock; }
 engine_answers() { in_container "$1" docker version; }
-helper_answers() { # asked as the agents ask it
+helper_answers() { # with the same request as from an agent
     in_container -u $uid "$1" /opt/gleaner/bin/python -c '
 from gleaner.agent.runtime.helper_client import HelperClient
 HelperClient("/run/gleaner-helper.sock").ask("list")'
 }
 
-# await COMPLAINT COMMAND...: until the command succeeds; ends this script when it does not, or when a container is dead.
+# await COMPLAINT COMMAND...: wait until the command succeeds. End this script if it does not, or if a container is dead.
 await() {
     local complaint=$1 answered="" dead="" began_s=$SECONDS
     shift
@@ -107,7 +107,7 @@ up() {
     bridge_rule add
     compose up -d >"$cluster_dir/compose.log" 2>&1 || { tail -n 20 "$cluster_dir/compose.log" >&2; die "compose failed"; }
     await "Slurm does not have all nodes" all_up
-    # As its first user finds it: the tables are there, and it leads. Only then can tokens be made and jobs be submitted.
+    # Control must be ready for its first user, with its tables and as the leader, before tokens and jobs can be created.
     await "control on the head does not answer, or does not lead; see /var/log/gleaner/control.log there" control_leads
     await "the Slurm admin service on the head does not listen; see /var/log/gleaner/slurm-admin.log there" slurm_admin_listens
     give_authority
@@ -144,15 +144,15 @@ load_images_on() {
         in_container "$node" sh -c "$give_to_helper" sh "$image" || die "$image could not be given to the helper on $node"
     done
 }
-# For user jobs. The helper takes one plain file.
+# For user jobs. The helper imports an image from one plain file.
 give_to_helper='grep -qs "/$1\": \"$(docker image inspect --format {{.Id}} "$1")\"" /var/lib/gleaner-root/images/names.json && exit
     file=$(mktemp -p /var/lib/docker) && docker save -o "$file" "$1" && gleaner-helper import "$1" "$file" >/dev/null; done=$?
     rm -f "$file"; exit $done'
 
 labelled() { docker "$1" ls -q --filter "label=$cluster_label" "${@:2}"; }
 
-# The kernel ends no process that its freezer holds, and a node does not end before its processes.
-thaw() { # thaw NAME: the control groups whose names begin so
+# The kernel does not end a frozen process, and a node ends only after its processes.
+thaw() { # thaw NAME: thaw the control groups whose names begin with NAME
     find /sys/fs/cgroup -name freezer.state -path "*/$1*" -exec sh -c 'echo THAWED >"$1"' sh {} \; 2>/dev/null || true
     find /sys/fs/cgroup -name cgroup.freeze -path "*/$1*" -exec sh -c 'echo 0 >"$1"' sh {} \; 2>/dev/null || true
 }
@@ -162,15 +162,15 @@ down() {
     docker version >/dev/null 2>&1 || "$repo_dir/deploy/engine.sh" start >/dev/null
     thaw gleaner
     labelled container -a | xargs -r "$docker_client" rm -f -v >/dev/null
-    # Containers of lab/validate.py, should one have been left.
+    # Also remove containers that lab/validate.py may have left.
     docker container ls -a -q --filter label=org.gleaner.lab | xargs -r "$docker_client" rm -f -v >/dev/null
     labelled network | xargs -r "$docker_client" network rm >/dev/null
     labelled volume | xargs -r "$docker_client" volume rm >/dev/null
     bridge_rule remove
-    # The nodes' Docker data stay, so that images need not be loaded again.
+    # The nodes' Docker data is kept, so that images need not be loaded again.
     rm -rf "${cluster_dir:?}"/{storage,users,head,node1,node2,node3,slurm,etc-head,etc-node,secret}
     find /sys/fs/cgroup -depth -type d \( -path '*/gleaner-node[123]*' -o -path '*/gleaner-test*' -o -path '*/gleaner/*' \) \
-        -exec rmdir {} + 2>/dev/null || true # those that nobody uses
+        -exec rmdir {} + 2>/dev/null || true # only the unused ones can be removed
     say "cluster: down"
 }
 
@@ -189,7 +189,7 @@ run_in() {
         esac
     done
     [ $# -ge 2 ] || die "usage: cluster.sh exec [-u USER] [-i] WHERE COMMAND..."
-    exec "$docker_client" exec "${options[@]}" "$@" # who ends this script ends the client too, not only a shell around it
+    exec "$docker_client" exec "${options[@]}" "$@" # exec, so that ending this script also ends the client
 }
 
 as_root

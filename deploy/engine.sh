@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Our own Docker Engine, beside any other on this machine: engine.sh start | stop | env
 #
-# Nothing is shared with another engine: socket, data, containerd, bridge and pid files are ours, and the machine's
-# packet filter is left alone (an engine that manages it deletes the chains of the other one when it starts).
+# It shares nothing with another engine. Socket, data, containerd, bridge and pid files are ours, and it does not change
+# the machine's packet filter, because an engine that manages it deletes the chains of the other one at its start.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
 log=$data_dir/engine.log
 containerd_socket=$run_dir/containerd.sock
 
-# The pid in file $1 if that process is $2 of ours, else nothing: after a kill or a reboot the number may be another's.
+# Print the pid in file $1 if it is our $2. After a kill or a reboot, the number may belong to another process.
 pid_of() {
     local pid
     pid=$(cat "$1" 2>/dev/null) || return 0
@@ -20,8 +20,8 @@ pid_of() {
 
 answers() { docker version --format '{{.Server.Version}}'; }
 
-# True when the engine that was just launched answers, and also when it has ended, so that nobody waits for a dead one. Its
-# command line is not looked at: in its first moment it still has that of this script.
+# True if the engine that was just launched answers, or has ended, so that no one waits for a dead one. Its command line
+# is not checked, because in its first moment the process still has that of this script.
 settled() { answers || [ ! -d "/proc/$(cat $run_dir/dockerd.pid)" ]; }
 
 launch() { # launch PIDFILE COMMAND...: a daemon that outlives the caller's terminal
@@ -60,7 +60,7 @@ start() {
     say "engine: started ($(answers)) at $DOCKER_HOST"
 }
 
-end() { # end PIDFILE NAME: asks, waits, then insists
+end() { # end PIDFILE NAME: end the process, by force if it does not end in time
     local pid
     pid=$(pid_of "$1" "$2")
     [ -n "$pid" ] || return 0
@@ -73,7 +73,7 @@ stop() {
     as_root
     end $run_dir/dockerd.pid dockerd
     end $run_dir/containerd.pid containerd
-    # An engine that was killed leaves mounts in its own folders.
+    # An engine that was killed leaves mounts in its folders.
     awk -v run=$run_dir/ -v data=$data_dir/docker '$5 ~ "^"run || $5 ~ "^"data { print $5 }' /proc/self/mountinfo |
         sort -r | xargs -r umount --lazy 2>/dev/null || true
     say "engine: stopped"

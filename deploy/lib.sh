@@ -1,4 +1,4 @@
-# Shared by the scripts in deploy/ and images/ (sourced, not run): where our own engine lives, and how to speak to it.
+# Shared by the scripts in deploy/ and images/, which source it: the place of our own engine, and commands to use it.
 # shellcheck shell=bash
 
 repo_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -17,12 +17,12 @@ say() { printf '%s\n' "$*"; }
 die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 as_root() { [ "$(id -u)" = 0 ] || die "must be run as root"; }
 
-# Debian's client comes first: another client of another version may stand earlier on the PATH.
+# Debian's client is preferred, because a client of another version might be earlier on the PATH.
 docker_client=/usr/bin/docker
 [ -x $docker_client ] || docker_client=docker
 docker() { command "$docker_client" "$@"; }
 
-# The one place that knows which Compose there is: the plug-in, or Debian 12's docker-compose 1.29.
+# Run Compose, which is either the plug-in or Debian 12's docker-compose 1.29. Only this function distinguishes them.
 compose() {
     if docker compose version >/dev/null 2>&1; then
         docker compose -f "$repo_dir/deploy/compose.yaml" "$@"
@@ -31,7 +31,7 @@ compose() {
     fi
 }
 
-# wait_for SECONDS COMMAND...: true as soon as COMMAND is, false after SECONDS.
+# wait_for SECONDS COMMAND...: true as soon as COMMAND is true, and false after SECONDS.
 wait_for() {
     local until=$((SECONDS + $1))
     shift
@@ -41,7 +41,7 @@ wait_for() {
     done
 }
 
-# Debian's own mirror as this machine's apt knows it (not its security archive, nor anybody else's packages).
+# The Debian mirror that this machine's apt uses, without its security archive and other sources.
 mirror() {
     apt-get indextargets --format '$(LABEL) $(REPO_URI)' 'Created-By: Packages' | awk '$1 == "Debian" { print $2; exit }'
 }

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# All that stands between a fresh machine and a running cluster, for the demos. (`make test` has steps of its own, beside
-# which its tests run already: tests/suite/run.py.)
+# All steps from a fresh machine to a running cluster, for the demos. (`make test` has its own steps in
+# tests/suite/run.py, because its first tests already run during them.)
 #
-# Every step finds out whether it is needed. The uninterrupted runs that results are compared with are computed
-# while the larger images build and the cluster starts.
+# Every step is skipped if it is not needed. The uninterrupted runs with which results are compared are computed while
+# the larger images are built and the cluster starts.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$repo_dir"
@@ -12,13 +12,13 @@ as_root
 mkdir -p "$data_dir/build"
 touch "$data_dir/began"
 
-stage() { # stage TEXT USUALLY: the times are of two cores and a fast network, the first time and later
+stage() { # stage TEXT USUALLY: the usual times, at first and later, on two cores with a fast network
     [ -z "${began_s:-}" ] || say "   $((SECONDS - began_s)) s"
     began_s=$SECONDS
     [ $# = 0 ] || say "== $1 (usually $2)"
 }
 
-# The seconds of downloads in the logs of this run, as apt (Fetched ...) and uv (Prepared ...) give them.
+# The total seconds of downloads, which apt (Fetched ...) and uv (Prepared ...) wrote to the logs of this run.
 downloads_s() {
     find "$data_dir/setup.log" "$data_dir/build" -maxdepth 1 -name '*.log' -newer "$data_dir/began" -exec cat {} + |
         sed -nE 's/^(Fetched|Prepared) .* in ([^(]*).*/\2/p' | tr ' ' '\n' |
@@ -30,7 +30,7 @@ deploy/setup.sh "$@"
 deploy/engine.sh start
 
 stage "2 of 5: a small Debian with Python as an image, the development environment" "1 min, later 1 s"
-images/build.sh --only python & # needs nothing of the development environment, which is mostly fetched meanwhile
+images/build.sh --only python & # does not need the development environment, which is fetched at the same time
 first_image=$!
 make --no-print-directory venv
 wait $first_image

@@ -1,9 +1,10 @@
-# Shared by images/build.sh and packaging/build.sh (sourced after lib.sh): the Python tree that becomes /opt/gleaner, made on
-# this machine for the target's Python. Sets $work, $python_version and $site_packages; the caller sets $log.
+# Shared by images/build.sh and packaging/build.sh, which source it after lib.sh: builds the Python tree that becomes
+# /opt/gleaner, on this machine for the target's Python. Sets $work, $python_version and $site_packages. The caller sets
+# $log.
 # shellcheck shell=bash
 
 work=$data_dir/build
-use_python() { # use_python VERSION: the target's
+use_python() { # use_python VERSION: set the target's Python version
     python_version=$1
     site_packages=lib/python$1/site-packages
 }
@@ -11,14 +12,14 @@ use_python 3.13 # Debian 13's
 
 failed() { tail -n 25 "$log" >&2; die "$1; all of it in $log"; }
 
-digest_of() { # digest_of DIR...: of names, contents and modes, not of times
+digest_of() { # digest_of DIR...: the digest of names, contents and modes, but not of times
     {
         find "$@" -type f ! -name '*.pyc' -printf '%p %m\n' -o -type l -printf '%p %l\n'
         find "$@" -type f ! -name '*.pyc' -exec sha256sum {} +
     } | sort | sha256sum | cut -c1-24
 }
 
-# tool NAME ARGUMENT...: pip or uv of the development environment, or else of a small one made here.
+# tool NAME ARGUMENT...: run pip or uv from the development environment or, without one, from a small one made here.
 tool() {
     local bin=$repo_dir/.venv/bin name=$1
     shift
@@ -36,9 +37,9 @@ tool() {
     esac
 }
 
-# unpack TARGET REQUIREMENT...: install wheels for the images' Python into TARGET, which becomes /opt/gleaner there. Done on
-# this machine, because a container may lack the certificates that this machine trusts. uv is some ten times faster than
-# pip, but does not read pip's settings, where a site names its index: then pip finds what uv does not.
+# unpack TARGET REQUIREMENT...: install wheels for the images' Python into TARGET, which becomes /opt/gleaner there. This
+# runs on this machine, because a container may lack the certificates that this machine trusts. uv is about ten times
+# faster than pip, but does not read pip's settings, in which a site may name its index. In that case, pip is used.
 unpack() {
     local target=$1 site=$1/$site_packages machine platform=()
     machine=$(uname -m)
@@ -59,7 +60,7 @@ unpack() {
     fi
 }
 
-# packages LOCKFILE TARGET: what the lock file names, unpacked once and kept.
+# packages LOCKFILE TARGET: copy the packages in the lock file, which are unpacked once and kept.
 packages() {
     local cache
     cache=$work/packages/$(sha256sum <"$1" | cut -c1-24)-$python_version
@@ -71,14 +72,14 @@ packages() {
     cp -al "$cache/packages" "$2"
 }
 
-# locked WHICH: of the locks of agent and control, the lines that both have, or that one of them has alone.
+# locked WHICH: the lines that are in the lock files of both agent and control, or only in one of them.
 locked() {
     case $1 in both) set -- -12 ;; agent) set -- -23 ;; control) set -- -13 ;; esac
     comm "$1" <(one_line_each agent) <(one_line_each control)
 }
 one_line_each() { sed -z 's/ *\\\n */ /g' "$repo_dir/locks/$1.lock" | sort; }
 
-# own: the project itself as it lies below / of an image, made once and kept; prints where.
+# own: make the project's files as they are below / in an image, unless they are kept from before, and print the path.
 own() {
     local cache
     cache=$work/own-$python_version/$(cd "$repo_dir" && digest_of control agent pyproject.toml hatch_build.py README.md LICENSE)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Install what a fresh Debian 12 machine lacks: setup.sh [--tests | --own-image | --machine]. Run as root; a second run finds nothing to do.
+# Install the packages that a fresh Debian 12 machine lacks: setup.sh [--tests | --own-image | --machine]. Run it as root.
+# A second run finds nothing to do.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -12,7 +13,7 @@ command -v apt-get >/dev/null || die "this machine has no apt-get; install Docke
 mkdir -p "$data_dir"
 chmod 711 "$data_dir"
 
-# need NAME 'TEST' PACKAGE...: the packages are wanted unless the test succeeds
+# need NAME 'TEST' PACKAGE...: add the packages to the list, unless the test succeeds
 need() {
     if eval "$2" >/dev/null 2>&1; then
         say "setup: $1: present"
@@ -23,15 +24,15 @@ need() {
     fi
 }
 
-# Install all that is wanted in one transaction. dpkg waits for the disk as it always does: what it upgrades on the way
-# belongs to this machine, and has to survive a power failure.
+# Install the whole list in one transaction. dpkg syncs to the disk as usual, because it may also upgrade packages of
+# this machine, which must survive a power failure.
 install_wanted() {
     [ ${#packages[@]} -gt 0 ] || return 0
     export DEBIAN_FRONTEND=noninteractive
-    # One source of several may be broken and the packages still be found, so only the install decides.
+    # A failure is ignored, because packages may be found even if one of several sources is broken.
     [ -n "$updated" ] || apt-get -q update >>"$log" 2>&1 || true
     updated=yes
-    # No service of a package is to start: our engine is started by engine.sh, and PostgreSQL by the tests.
+    # No package may start its service, because engine.sh starts our engine, and the tests start PostgreSQL.
     [ -e $policy ] || { printf '#!/bin/sh\nexit 101\n' >$policy && chmod +x $policy && trap 'rm -f $policy' EXIT; }
     apt-get -q -o Dpkg::Use-Pty=0 install -y --no-install-recommends "${packages[@]}" >>"$log" 2>&1 || {
         tail -n 15 "$log" >&2
@@ -72,6 +73,6 @@ if [ "${1:-}" = --tests ]; then
 fi
 install_wanted
 "$repo_dir/deploy/engine.sh" start
-# The base image is made from the Debian mirror only where no registry answers: that is known only now.
+# The base image is made from the Debian mirror only if no registry answers, which can be checked only now.
 need "mmdebstrap, or a registry" "command -v mmdebstrap || docker image inspect debian:trixie-slim || timeout 60 docker pull -q debian:trixie-slim" mmdebstrap
 install_wanted

@@ -25,8 +25,8 @@ _NUMBERS = (0, 1, 2, 3, 85, 143)
 
 _INTRODUCTION = """# Diagrams
 
-`make diagrams` draws this page from the code, and a test compares the two. The reasons are in
-[design.md](../design.md). GitHub and many editors show a diagram's text (Mermaid) as a picture.
+`make diagrams` draws this page from the code, and a test compares the two.
+[design.md](../design.md) gives the reasons.
 
 - [The states of a job](#the-states-of-a-job)
 - [The states of an attempt](#the-states-of-an-attempt)
@@ -123,9 +123,9 @@ def _job() -> str:
 
     return f"""## The states of a job
 
-From `control/gleaner/control/states.py`. `claim`, `start over` and `cancel` can leave New or Saved.
-All other transitions from there are late reports of an attempt that was taken for lost.
-`rerun` leaves only a job that failed or was cancelled.
+Source: `control/gleaner/control/states.py`. A New or Saved job can be claimed or cancelled, and a
+Saved job can start over. All other transitions from these states are late reports of an attempt
+that was considered lost. Only a failed or cancelled job can be rerun.
 
 {_diagram(_merged(edges()))}"""
 
@@ -140,8 +140,8 @@ def _attempt() -> str:
 
     return f"""## The states of an attempt
 
-From `Ending` in `control/gleaner/control/models/jobs.py`. An attempt that was lost or forgotten
-lives again when its agent is back, unless the job was claimed in that time.
+Source: `Ending` in `control/gleaner/control/models/jobs.py`. A lost or forgotten attempt is live
+again when its agent is back, unless the job has been claimed since.
 
 {_diagram(_merged(edges()))}"""
 
@@ -157,8 +157,8 @@ def _lifecycle(steps: list[Step]) -> str:
 
     return f"""## The lifecycle of a job on an agent
 
-From `step` in `agent/gleaner/agent/job/lifecycle.py`, for one attempt on its agent, or one job of
-`glean run`. Steps that change nothing are not drawn.
+Source: `step` in `agent/gleaner/agent/job/lifecycle.py`, for one attempt on its agent, or one job
+of `glean run`. Steps that change nothing are not drawn.
 
 {_diagram(_merged(edges()))}"""
 
@@ -182,15 +182,15 @@ def _table(steps: list[Step]) -> str:
     without = [f"| {state} | {', '.join(events)} |" for state, events in ignored.items()]
     return f"""## Each step of the lifecycle
 
-The parentheses after the next state list what is done, in that order. Where several states are
-possible, the fields of the state decide.
+The parentheses after the next state list the actions in order. Where several next states are
+possible, the fields of the current state decide.
 
 | in state | when | then |
 |---|---|---|
 {chr(10).join(lines)}
 
-Some events change nothing, since their action is under way or over. For all other pairs `step`
-raises `Unexpected`.
+Some events change nothing, because their action is already under way or over. For all other pairs
+of state and event, `step` raises `Unexpected`.
 
 | in state | changes nothing |
 |---|---|
@@ -270,8 +270,8 @@ def _packages() -> str:
 
     return f"""## The packages and their imports
 
-From the `import` lines of all modules. Where A imports B and C, and B imports C, only A to B and B
-to C are drawn. All lines lead downward.
+Source: the `import` lines of all modules. Where A imports B and C, and B imports C, only the lines
+from A to B and from B to C are drawn.
 
 The agent:
 

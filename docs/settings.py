@@ -25,8 +25,6 @@ PAGE = Path(__file__).parent / "admin" / "settings.md"
 
 _INTRODUCTION = """# Settings
 
-`make diagrams` draws this page from the settings' own descriptions.
-
 - [The five that matter first](#the-five-that-matter-first)
 - [Where settings come from](#where-settings-come-from)
 - [Control](#control)
@@ -36,34 +34,32 @@ _INTRODUCTION = """# Settings
 
 | setting | on day one | later |
 |---|---|---|
-| `rounds.agents_at_most` | 4, then twice as many each week | as many as there are nodes |
-| `rounds.length_s` | leave it at an hour | the best of `glean simulate tune` |
+| `rounds.agents_at_most` | 4, then twice as many each week | the number of nodes |
+| `rounds.length_s` | leave it at an hour | the best length from `glean simulate tune` |
 | agent: `images_allowed` | the one image of your first user | your registry, `registry.site/physics/*` |
-| agent: `saves_at_once` | 2 | more, or no limit, when the storage bears it |
-| agent: `disk_mib_per_job` | what a job of your first user writes | larger for jobs that write much |
+| agent: `saves_at_once` | 2 | more, or no limit, if the storage can sustain it |
+| agent: `disk_mib_per_job` | as much as a job of your first user writes | larger for jobs that write more |
 
-Set `audit.file` as well, because later you want to know who did what.
+Set `audit.file` as well.
 
 ## Where settings come from
 
-| program | file | another file | a variable, which wins over the file |
+| program | file | variable that names another file | variable that overrides the file |
 |---|---|---|---|
 | control, `glean` | `/etc/gleaner/gleaner.toml` | `GLEANER_SETTINGS` | `GLEANER_ROUNDS__LENGTH_S=600` |
 | agents | `/etc/gleaner/agent.toml` | `GLEANER_AGENT_SETTINGS` | `GLEANER_AGENT_MARGIN_S=20` |
 
-`glean config` prints all settings and where each comes from. An unknown key, or two that contradict
-each other, stop the start with one line that names the file and the key. After a change restart
-control. Agents read their settings when they start.
+`glean config` prints all settings and the source of each. If a key is unknown, or two contradict
+each other, the program does not start, and prints one line that names the file and the key. After a
+change, restart control. Agents read their settings when they start.
 
 ## Control
 
-A row in brackets begins a table of the file. A setting without a value has no default.
+A row in brackets starts a table of the file. A setting without a value has no default.
 
 {control}
 
 ## Agents
-
-The file has no tables.
 
 {agents}
 """

@@ -1,1 +1,1 @@
-"""Scripts that show the simulator to be right. They are no part of the package, and run from a checkout."""
+"""Scripts that check the simulator's results. They are not part of the package, and run from a checkout."""

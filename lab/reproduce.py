@@ -1,4 +1,4 @@
-"""Repeats published experiments and prints both results: `.venv/bin/python -m lab.reproduce [NAME ...] [--quick]`."""
+"""Repeat published experiments and print both results: `.venv/bin/python -m lab.reproduce [NAME ...] [--quick]`."""
 
 import argparse
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def compared(name: str, *, quick: bool) -> Reproduction:
-    """Repeat an experiment with the settings of its file. `quick`: fewer repetitions."""
+    """Repeat an experiment with the settings in its file, with fewer repetitions if `quick` is True."""
     run = cast("Callable[..., Reproduction]", import_module(f"lab.experiments.{name}").run)
     return run(settings_of(name), quick=quick)
 

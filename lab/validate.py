@@ -1,4 +1,4 @@
-"""Compares our starts with those of the real Slurm: `.venv/bin/python -m lab.validate [TRACE] [OPTIONS]`.
+"""Compare our starts with those of the real Slurm: `.venv/bin/python -m lab.validate [TRACE] [OPTIONS]`.
 
 Ctrl-C ends every process of Slurm that was started.
 """
@@ -54,7 +54,7 @@ def main(
 
 
 def _of_trace(path: Path, machine: Machine, jobs: int, length_s: float) -> tuple[Workload, tuple[str, ...]]:
-    """Return the first jobs of the trace that fit, and remarks on the changes to them."""
+    """Return the first jobs of the trace that fit the machine, and remarks on the changes to them."""
     trace = traces.read(path, processors=machine.cores)
     workload, factor = cut(trace.workload, jobs=jobs, length_s=length_s)
     remarks = (*cleaning_lines(trace.cleaning, len(trace.workload)), f"its first {len(workload)} are used")

@@ -1,18 +1,19 @@
 --[[
-Jobs of the partitions with entitlements enter held, and declare what may be done to them. slurmctld runs this at each
-submission and at each change of a job (slurm.conf: JobSubmitPlugins=lua; this file beside slurm.conf).
+Jobs in partitions with entitlements are submitted held, and declare their class. slurmctld runs this script at each
+submission and at each change of a job. It needs JobSubmitPlugins=lua in slurm.conf, and this file in the same folder.
 
-A job's class is a word of its comment: sbatch --comment=gleaner:preemptible
-  gleaner:non-preemptible   is left alone once it runs; also what a job is that declares nothing
-  gleaner:preemptible       may be requeued: it begins anew
-  gleaner:checkpointable    saves itself on SIGUSR1 and requeues itself, as under `glean run`; only the job's steps
-                            get the signal, so any other script starts its program with srun (docs/user/user-jobs.md)
+A job's class is a word in its comment: sbatch --comment=gleaner:preemptible
+  gleaner:non-preemptible   is left alone once it runs. This is also the class of a job that declares none
+  gleaner:preemptible       can be requeued, and then starts over
+  gleaner:checkpointable    saves itself on SIGUSR1 and requeues itself, as under `glean run`. Only the job's steps
+                            receive the signal, so any other script must start its program with srun
+                            (docs/user/user-jobs.md)
 
-/etc/gleaner/slurm-admin.conf, read each time, says which partitions have entitlements; the heartbeat that it names says
-whether control enforces them now. Without a fresh heartbeat every job passes untouched; so it does after any error in
-here. Both files must lie on local disks of this machine: slurmctld waits for them.
+/etc/gleaner/slurm-admin.conf, which is read each time, names the partitions with entitlements, and the heartbeat file,
+which shows whether control enforces them now. Without a fresh heartbeat, and after any error in this script, every job
+passes unchanged. Both files must be on local disks of this machine, because slurmctld waits for them.
 
-A site that has a job_submit.lua already loads this one first, and calls what it defines last:
+A site that already has a job_submit.lua loads this one first, and calls its two functions last:
   dofile("/etc/slurm/gleaner_job_submit.lua")
   local gleaner_submit, gleaner_modify = slurm_job_submit, slurm_job_modify
 ]]
@@ -30,12 +31,12 @@ local SIZES = {
     "min_cpus", "max_cpus", "num_tasks", "cpus_per_task", "ntasks_per_node", "min_nodes", "max_nodes", "shared",
     "min_mem_per_cpu", "min_mem_per_node",
 }
--- Who pays for it and what else it asks for; texts, which are nil where they are not changed.
+-- The accounting of a job and its other resources. The fields are texts, and nil if they are not changed.
 local TERMS = {
     "account", "qos", "gres", "tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task", "wckey",
 }
 
--- The settings; nil unless control enforces entitlements now.
+-- Return the settings, or nil if control does not enforce entitlements now.
 local function settings_now()
     local file = io.open(CONF)
     if file == nil then return nil end
@@ -61,7 +62,7 @@ local function settings_now()
     return found
 end
 
--- The names in "a,b", or the default partition where the user named none.
+-- Return the names in "a,b", or the default partition if the user named none.
 local function names(partitions, part_list)
     local found = {}
     for name in (partitions or ""):gmatch("[^,]+") do found[#found + 1] = name end
@@ -73,7 +74,7 @@ local function names(partitions, part_list)
     return found
 end
 
--- How many of these partitions have entitlements, and the first that has.
+-- Return the number of these partitions that have entitlements, and the first of them.
 local function counted(settings, partitions)
     local count, first = 0, nil
     for _, name in ipairs(partitions) do
@@ -85,7 +86,7 @@ local function counted(settings, partitions)
     return count, first
 end
 
--- The class that a comment declares; nil and a complaint if it declares none that there is.
+-- Return the class that a comment declares, or nil and a complaint if there is no such class.
 local function class_of(comment)
     local found = nil
     for word in (comment or ""):gmatch("[^%s,;]+") do
@@ -102,7 +103,7 @@ local function class_of(comment)
     return found or DEFAULT_CLASS, nil
 end
 
--- What is wrong with this class in these partitions, if anything.
+-- Return a complaint if one of these partitions does not accept this class, or nil.
 local function not_admitted(settings, partitions, class)
     for _, name in ipairs(partitions) do
         if not settings.partitions[name][class] then
@@ -113,7 +114,7 @@ local function not_admitted(settings, partitions, class)
     return nil
 end
 
--- nil, or what is wrong with a job that is submitted; a right one is held.
+-- Hold a job that is submitted and return nil, or return a complaint about it.
 local function submitted(job, part_list)
     local settings = settings_now()
     if settings == nil then return nil end
@@ -144,7 +145,7 @@ local function submitted(job, part_list)
     return nil
 end
 
--- Whether a change asks for more or less than the job did, or for other terms than it was judged by.
+-- Return true if a change requests more or less than before, or changes the terms by which the job was judged.
 local function resizes(change)
     for _, field in ipairs(TERMS) do
         if change[field] ~= nil then return true end
@@ -158,7 +159,7 @@ local function resizes(change)
     return false
 end
 
--- nil, or what is wrong with a change that a job's owner asks for. Whoever else may change it is an operator.
+-- Return nil, or a complaint about a change that a job's owner requests. All others who can change it are operators.
 local function modified(change, job, part_list)
     local settings = settings_now()
     if settings == nil then return nil end
@@ -182,7 +183,7 @@ local function modified(change, job, part_list)
         return "this job waits for its turn in partition " .. first .. ": Gleaner releases it"
     end
     local is_pending = job.job_state % 256 == PENDING
-    local is_released = is_marked and not (job.priority == 0 and is_ours) -- by whomever
+    local is_released = is_marked and not (job.priority == 0 and is_ours) -- no matter who released it
     if is_pending and is_released and resizes(change) then
         return "what a job asks for is fixed once it has been released: cancel it and submit it anew"
     end
@@ -196,7 +197,7 @@ local function modified(change, job, part_list)
     return nil
 end
 
--- Let a job pass if anything goes wrong in here: nothing of Gleaner's may keep a cluster from working.
+-- Let a job pass if anything goes wrong in this script, because Gleaner must never keep a cluster from working.
 local function judged(judge, ...)
     local worked, complaint = pcall(judge, ...)
     if not worked then

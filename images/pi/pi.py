@@ -2,10 +2,10 @@
 
     pi.py --samples N --seed S --out DIR [--memory MIB] [--rest SECONDS]
 
-It keeps so much random memory in use, as a larger workload would. After each hundred thousand points it rests for so
-long: some tests need a job that goes on, and not the processor. Standard output: `start ...`, a line `progress P` for
-each percent, `cpu_s SECONDS`. DIR/pi.txt holds the result, which depends on the samples and the seed only. Exit codes:
-0 done, 2 the arguments are wrong.
+With `--memory`, it keeps this much random memory in use, as a larger workload would. With `--rest`, it pauses after
+each hundred thousand points, for tests that need a running job but no processor time. Its standard output is
+`start ...`, a line `progress P` for each percent, and `cpu_s SECONDS`. DIR/pi.txt contains the result, which depends
+only on the samples and the seed. The exit code is 0, or 2 if the arguments are wrong.
 """
 
 import os
@@ -20,7 +20,7 @@ AT_ONCE = 100_000
 
 
 def arguments(words: list[str]) -> tuple[int, int, str, int, float]:
-    """Samples, seed, folder, memory and rest. (argparse is not in Debian's smallest Python.)"""
+    """Return samples, seed, folder, memory and rest. Debian's smallest Python does not have argparse."""
     given = dict(zip(words[::2], words[1::2], strict=False))
     if len(words) != 2 * len(given) or set(given) - {"--memory", "--rest"} != REQUIRED:
         raise ValueError(USAGE)

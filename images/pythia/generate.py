@@ -2,14 +2,14 @@
 
     generate.py --seed N --events N --process NAME --out DIR
 
-Standard output: one line `start ...`, one line `event N` for each event, and at the end `cpu_s SECONDS`.
-In DIR: `events.csv` (one line is appended for each event, to a file that stays open) and, at the end,
-`histograms.json`. Both depend on the arguments only, so two runs with the same ones agree byte for byte.
+The standard output is a line `start ...`, a line `event N` for each event, and at the end `cpu_s SECONDS`. In DIR, one
+line per event is appended to `events.csv`, which stays open, and `histograms.json` is written at the end. Both depend
+only on the arguments, so two runs with the same arguments agree byte for byte.
 
-The program knows nothing of being saved and restored. That is why it does not empty `events.csv` first: begun
-anew in the folder of a broken-off run, it would leave a file that is visibly wrong.
+The program does not know that it is saved and restored. So it does not empty `events.csv` at its start. If it were
+started again in the folder of an interrupted run, it would leave a file that is visibly wrong.
 
-Exit codes: 0 done, 1 the generator or the file system failed, 2 the arguments are wrong.
+The exit code is 0, or 1 if the generator or the file system failed, or 2 if the arguments are wrong.
 """
 
 import argparse
@@ -30,7 +30,7 @@ EVENTS_MAX = 10_000_000
 
 
 class Histogram:
-    """Counts in equal bins; what lies outside is counted too, so no entry is lost."""
+    """Counts in equal bins. Values outside the range are also counted, so no entry is lost."""
 
     def __init__(self, low: float, high: float, bins: int) -> None:
         self.low, self.high, self.counts = low, high, [0] * bins
@@ -48,7 +48,7 @@ class Histogram:
 
 
 def in_range(text: str, low: int, high: int) -> int:
-    """The whole number in `text`; argparse turns the error into one line and exit code 2."""
+    """Return the whole number in `text`. argparse turns an error into one line and exit code 2."""
     try:
         value = int(text)
     except ValueError:
@@ -100,7 +100,7 @@ def main() -> None:
     cpu_s, before_s = 0.0, 0.0
     events_file = os.open(asked.out / "events.csv", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for number in range(1, asked.events + 1):
-        while not pythia.next():  # Pythia gives up an event now and then; the next try goes on in its sequence
+        while not pythia.next():  # Pythia sometimes gives up an event, and the next try continues its sequence
             pass
         charged, sum_pt_gev = 0, 0.0
         for particle in pythia.event:
@@ -112,7 +112,7 @@ def main() -> None:
         multiplicity.fill(charged)
         os.write(events_file, f"{number},{charged},{sum_pt_gev!r}\n".encode())
         print(f"event {number}")
-        # Event by event, because the kernel's counter is that of the process and begins again with a new one.
+        # Summed for each event, because the kernel counts per process, and a restored process begins at 0.
         now_s = time.process_time()
         cpu_s += max(0.0, now_s - before_s)
         before_s = now_s

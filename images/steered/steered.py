@@ -1,13 +1,14 @@
-"""Generate collisions as a steering file says, and weight each event by a table: a user's own program.
+"""Generate collisions according to a steering file, and weight each event by a table, as a user's own program might.
 
     steered.py --seed N
 
 /inputs/steering.txt has a line `NAME = VALUE` for each of `process` and `events`. /inputs/weights.bin is a table of
-numbers of 8 bytes each. It stays open from the first event to the last, so the job has it open at each save.
-If the steering file has `constants`, that is a file of the site's with a line `scale = N`: each weight is multiplied.
+numbers of 8 bytes each. It stays open from the first event to the last, so the job has it open at each save. If the
+steering file has `constants`, it names one of the site's files with a line `scale = N`, and each weight is multiplied
+by N.
 
-Standard output is that of `generate.py`. In the working folder: `events.csv`, and at the end `result.json` with the
-SHA-256 of the table, read at the beginning and again at the end.
+The standard output is the same as that of `generate.py`. In the working folder, the program writes `events.csv`, and at
+the end `result.json` with the SHA-256 of the table, which is read at the beginning and again at the end.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""The published experiments: each module has `run`, and its settings in the TOML file of the same name beside it."""
+"""The published experiments. Each module has a `run`, and its settings are in the TOML file with the same name."""
 
 import tomllib
 from pathlib import Path

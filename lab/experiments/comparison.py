@@ -1,4 +1,4 @@
-"""A comparison of what an experiment found with what was published; as a table and lines."""
+"""The comparison of an experiment's results with the published ones, as a table and lines."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ class Facts(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     def changed(self, changes: dict[str, Any]) -> Self:
-        """Return the table with other values. Raise `ValidationError` if the table has none of these names."""
+        """Return the table with other values. Raise `ValidationError` if the table does not have one of the names."""
         return type(self).model_validate(self.model_dump() | {k: v for k, v in changes.items() if k != "name"})
 
 
 class Experiment(Facts):
-    """The file of an experiment: its settings, the published figures, and the words about both.
+    """The file of an experiment, with its settings, the published figures, and texts about both.
 
-    In the words, `{nodes}` stands for the setting of that name, or for a value that is only known after the replays.
+    In the texts, `{nodes}` stands for the setting with that name, or for a value that is known only after the replays.
     """
 
     title: str
@@ -30,7 +30,7 @@ class Experiment(Facts):
     explained: tuple[str, ...]
 
     def compared(self, rows: "Iterable[Row]", **known: object) -> "Reproduction":
-        """Return the comparison of these rows, with what is known after the replays put into the words."""
+        """Return the comparison of these rows. Values that are known only after the replays are put into the texts."""
         values = dict(self) | known
         title, not_published, explained = (
             tuple(line.format(**values) for line in lines)
@@ -41,35 +41,36 @@ class Experiment(Facts):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure. `published` and `ours` are numbers, or words where there is no number; None where there is none."""
+    """One figure. `published` and `ours` are numbers, words if there is no number, or None if there is neither."""
 
     what: str
     published: str | float | None
     ours: str | float | None
     remark: str = ""
-    """A remark, for example how far single seeds are apart, or why the two figures differ."""
+    """A remark, for example about the spread of single seeds, or the reason why the two figures differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """One experiment against its publication."""
+    """The comparison of one experiment with its publication."""
 
     title: str
     not_published: tuple[str, ...]
-    """The facts that the source does not tell, and what stands in for each: one line per fact."""
+    """The facts that the source does not give, each with our choice, with one line per fact."""
     rows: tuple[Row, ...]
     explained: tuple[str, ...] = ()
-    """The reasons why our figures and the published figures differ: one line per reason."""
+    """The reasons why our figures differ from the published ones, with one line per reason."""
 
 
 def table(comparison: Reproduction) -> Table:
-    """Return both sides of the comparison side by side, one row per figure."""
+    """Return both results side by side, with one row per figure."""
     rows = tuple((row.what, _written(row.published), _written(row.ours), row.remark) for row in comparison.rows)
     return Table(("", "published", "ours", "remark"), rows, comparison.title, words=("remark",))
 
 
 def lines(comparison: Reproduction) -> str:
-    """Return the facts that had to be chosen, and the reasons why figures differ; empty if there are none."""
+    """Return the facts that had to be chosen, and the reasons why figures differ, or an empty text if there are
+    none."""
     said = [*_headed("Not published, so chosen here before the first comparison:", comparison.not_published)]
     said += _headed("Where ours differs:", comparison.explained)
     return "\n".join(said)

@@ -1,4 +1,5 @@
-"""Simultaneous Fair-Share beside linear priority: Alice, Bob and Chris on 1400 nodes (Steffen, HPCSYSPROS 2019)."""
+"""Simultaneous Fair-Share compared with linear priority, for Alice, Bob and Chris on 1400 nodes (Steffen, HPCSYSPROS
+2019)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class _Published(Facts):
     bob_steady: str
     utilisation: float
     tolerance: float
-    """The most by which our shares may differ."""
+    """The largest difference that our shares may have."""
 
 
 class FairShareSettings(Experiment):
@@ -65,19 +66,19 @@ class RunFigures:
     starts_days: Mapping[str, float]
     """The time from each user's first submission to the user's first start."""
     bob_runs: float
-    """The share of the days of submission in which a job of Bob's runs."""
+    """The share of the days of submission in which at least one of Bob's jobs runs."""
     bob_steady: float
-    """The share of these days in which Bob has his target."""
+    """The share of these days in which Bob reaches his target."""
     utilisation: float
     """The utilisation until the last job ends."""
     utilisation_of_days: float
-    """The utilisation in the days of submission."""
+    """The utilisation during the days of submission."""
 
 
 def run(settings: Mapping[str, object], *, quick: bool) -> Reproduction:
-    """Replay the four set-ups over all seeds (`quick`: over 8), and compare.
+    """Replay the four set-ups over all seeds, or over 8 with `quick`, and compare.
 
-    The rows also show the effect of the one thing that was not published.
+    The rows also show the effect of the one detail that was not published.
     """
     told = FairShareSettings.model_validate(settings)
     seeds = range(min(told.seeds, 8) if quick else told.seeds)
@@ -121,7 +122,7 @@ def found(settings: FairShareSettings, set_up: _SetUp, seed: int) -> RunFigures:
 
 
 def submitted(settings: FairShareSettings, seed: int) -> Workload:
-    """Return the jobs of all days; the instant 0 is the start of day 1."""
+    """Return the jobs of all days. Time 0 is the start of day 1."""
     rows = [
         ((day - 1) * DAY_S + settings.submitted_after_s, user.wall_s, user.nodes, code)
         for day in range(1, settings.days + 1)
@@ -163,7 +164,7 @@ def _share_of_time(schedule: Schedule, jobs: np.ndarray, *, units: float, until_
 
 
 def _starts(set_up: _SetUp, founds: Sequence[RunFigures], at_once: Sequence[RunFigures]) -> list[Row]:
-    """Return one row a user: the wait for the first start, beside the published one."""
+    """Return one row per user, with the wait for the first start beside the published one."""
     rows: list[Row] = []
     for user, start in set_up.starts.items():
         days = [found.starts_days[user] for found in founds]

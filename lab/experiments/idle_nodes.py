@@ -23,18 +23,18 @@ from lab.experiments.comparison import Experiment, Facts, Reproduction, Row
 _DAY_S = 86400.0
 _FOLDER = "GLEANER_TRACES"
 _TUNINGS = 4
-"""Steps in which the rate of arrivals is found; each takes most of what is missing."""
+"""The number of steps in which the rate of arrivals is found. Each step removes most of the error."""
 
 
 class Model(StrEnum):
-    """The source from which the jobs come."""
+    """The source of the jobs."""
 
     LOG = "log"
     LUBLIN = "lublin"
 
 
 class _Published(Facts):
-    """The least and the most that was published of each figure, in per cent."""
+    """The smallest and the largest published value of each figure, in per cent."""
 
     base: tuple[float, float]
     gain: tuple[float, float]
@@ -72,7 +72,7 @@ class IdleNodesExperiment(Experiment):
     arrivals: tuple[_Arrivals, ...]
     variants: tuple[dict[str, Any], ...]
     explained_of_model: tuple[str, ...]
-    """The reasons where the jobs are the model's, since the log is absent."""
+    """The reasons for differences if the jobs come from the model, because the log is missing."""
 
     @property
     def end_s(self) -> float:
@@ -85,12 +85,12 @@ class IdleNodesExperiment(Experiment):
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """The loads in per cent of all node time, one entry a seed."""
+    """The loads in per cent of all node time, with one entry per seed."""
 
     regular: NDArray[np.float64]
     effective: NDArray[np.float64]
     wait_s: NDArray[np.float64]
-    """The mean wait of regular jobs. It says nothing of a queue that is always full."""
+    """The mean wait of regular jobs, which has no meaning for a queue that is always full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Site:
 
 
 def run(settings: Mapping[str, object], *, quick: bool) -> Reproduction:
-    """Replay both experiments over all seeds (`quick`: one, over ten days), and compare.
+    """Replay both experiments over all seeds, or one seed and ten days with `quick`, and compare.
 
     The rows also show the effect of each choice that was not published.
     """
@@ -157,13 +157,13 @@ def run(settings: Mapping[str, object], *, quick: bool) -> Reproduction:
 
 
 def found_log(name: str) -> Path | None:
-    """Return the path of the log: as `name` says, or in the folder of traces. None if the log is in neither place."""
+    """Return the path of the log, at `name` or in the folder of traces, or None if it is in neither place."""
     folders = (Path(), *(Path(folder) for folder in (os.environ.get(_FOLDER),) if folder))
     return next((folder / name for folder in folders if (folder / name).is_file()), None)
 
 
 def full_queue(settings: IdleNodesExperiment, nodes: int, log: Path | None) -> Site:
-    """Return the machine with more jobs than it can do in the time, so that some always wait."""
+    """Return the machine with more jobs than it can complete in the time, so that some always wait."""
     workloads = tuple(
         _jobs(settings, nodes, log, seed, node_s=1.1 * nodes * settings.end_s, least=settings.waiting)
         for seed in range(settings.seeds)
@@ -174,7 +174,7 @@ def full_queue(settings: IdleNodesExperiment, nodes: int, log: Path | None) -> S
 def poisson(settings: IdleNodesExperiment, nodes: int, log: Path | None, load: float) -> Site:
     """Return the machine with jobs that arrive at random, at the rate that gives this load without agents.
 
-    More has to be asked for than `load`: some of what is asked for still waits or runs at the end of the window.
+    The submitted load must be higher than `load`, because some of the jobs still wait or run at the end of the window.
     """
     asked = load
     for _ in range(_TUNINGS):
@@ -199,7 +199,7 @@ def _arriving(settings: IdleNodesExperiment, nodes: int, log: Path | None, load:
 def agents_of(
     settings: IdleNodesExperiment, *, length_min: float, cost_min: float, synchronised: bool
 ) -> AgentSettings:
-    """Return agents of one length. Half of the costs is the save's, half the restore's."""
+    """Return agents of one length. A save and a restore each take half of the costs."""
     each = CostSettings(constant_s=cost_min * 30)
     shortest_min = max(settings.slice_costs * cost_min, settings.shortest_slice_min)
     return AgentSettings(
@@ -214,7 +214,7 @@ def agents_of(
 def least_length_min(base: float, effective: float, cost_min: float) -> float:
     """Return the least length of agents that brings the load from `base` to `effective`, in minutes.
 
-    The agents are taken to hold all idle nodes.
+    The agents are assumed to hold all idle nodes.
 
     >>> round(least_length_min(92.3, 98.8, 5), 1), round(least_length_min(88.8, 98.8, 5), 1)
     (32.1, 46.7)
@@ -226,7 +226,7 @@ def least_length_min(base: float, effective: float, cost_min: float) -> float:
 def _jobs(
     settings: IdleNodesExperiment, nodes: int, log: Path | None, seed: int, *, node_s: float, least: int = 0
 ) -> Workload:
-    """Return the jobs that make up the node time, and `least` more. All are submitted at 0."""
+    """Return enough jobs to fill the node time, and `least` more. All are submitted at 0."""
     rng = Generator(PCG64([seed, nodes]))
     source = _source(log if settings.model is Model.LOG else None, nodes)
     work_s = float((source.processors * source.run_s).mean())
@@ -237,7 +237,8 @@ def _jobs(
 
 @cache
 def _source(log: Path | None, nodes: int) -> Workload:
-    """Return the jobs to draw from: those of the log that fit the machine, or those of the model without a log."""
+    """Return the jobs to draw from, which are those in the log that fit the machine, or those of the model without a
+    log."""
     if log is not None:
         jobs = traces.read(log).workload
         return jobs.only(jobs.processors <= nodes)
@@ -259,9 +260,10 @@ def _name(synchronised: bool, cost_min: float) -> str:
 def _each(
     site: Site, without: Loads, checks: list[float], *, synchronised: bool, cost_min: float
 ) -> list[tuple[Loads, Loads]]:
-    """Return the loads without and with agents, one pair a length.
+    """Return the loads without and with agents, one pair per length.
 
-    Also append to `checks`, for each length, what the agents gained of the idle nodes over the bound for that length.
+    Also append to `checks`, for each length, the agents' gain from the idle nodes, divided by the bound for that
+    length.
     """
     found: list[tuple[Loads, Loads]] = []
     for length_min in site.settings.lengths_min:
@@ -329,7 +331,8 @@ def _bound_row(arrivals: _Arrivals) -> Row:
 
 
 def _variant_rows(settings: IdleNodesExperiment, variant: dict[str, Any], log: Path | None) -> Iterator[Row]:
-    """Yield the rows of a variant: agents of one hour and five minutes of costs, with one end and with one length."""
+    """Yield the rows of a variant, for agents of one hour with costs of five minutes, with one end and with one
+    length."""
     changed = settings.changed(variant)
     sites = [(f"full, {full.nodes}", full_queue(changed, full.nodes, log)) for full in changed.full]
     sites += [(one.name, poisson(changed, one.nodes, log, one.base / 100)) for one in changed.arrivals]

@@ -28,9 +28,9 @@ class Arrivals(StrEnum):
     """The way in which submissions are spread over the day."""
 
     RANDOM = "random"
-    """Each job is submitted at any instant."""
+    """Each job is submitted at a uniformly random instant."""
     EVEN = "even"
-    """Jobs are submitted at even distances."""
+    """Jobs are submitted at equal intervals."""
     DAILY = "daily"
     """Jobs are submitted at random, nine times as often at noon as at midnight."""
 
@@ -38,7 +38,8 @@ class Arrivals(StrEnum):
 class _Published(Facts):
     load: float
     tolerance: float | None = None
-    """The points by which our share without compaction may differ, where a job gets one node if it can."""
+    """The percentage points by which our share without compaction may differ, if a job is placed on one node where
+    possible."""
     full: tuple[float, float] | None = None
     mixed: tuple[float, float] | None = None
     empty: tuple[float, float] | None = None
@@ -71,15 +72,15 @@ class MigrationExperiment(Experiment):
 
 @dataclass(frozen=True, slots=True)
 class NodeTimes:
-    """The time of the nodes full, partly used and empty, in per cent: a row a seed.
+    """The time for which nodes are full, partly used and empty, in per cent, with one row per seed.
 
-    Where some nodes have a higher priority, only these count.
+    If some nodes have a higher priority, only these nodes count.
     """
 
     without: NDArray[np.float64]
     moved: NDArray[np.float64]
     moves: float
-    """The number of jobs that migrate in a run, on average."""
+    """The mean number of jobs that migrate in a run."""
 
     def told(self, state: int) -> str:
         """Return the means without and with migration.
@@ -91,7 +92,7 @@ class NodeTimes:
         return f"{self.without[:, state].mean():.1f} → {self.moved[:, state].mean():.1f}"
 
     def spread(self, state: int) -> str:
-        """Return the range of single seeds without migration, and the difference that migration makes to a seed."""
+        """Return the range of single seeds without migration, and the range of the difference that migration makes."""
         low, high = np.percentile(self.without[:, state], (5, 95))
         difference = self.moved[:, state] - self.without[:, state]
         error = difference.std(ddof=1) / np.sqrt(len(difference)) if len(difference) > 1 else 0.0
@@ -99,7 +100,7 @@ class NodeTimes:
 
 
 def run(settings: Mapping[str, object], *, quick: bool) -> Reproduction:
-    """Replay both experiments over all seeds (`quick`: over 8), and compare.
+    """Replay both experiments over all seeds, or over 8 with `quick`, and compare.
 
     The rows also show the effect of each choice that was not published.
     """
@@ -138,7 +139,7 @@ def found(
 
 
 def submitted(settings: MigrationExperiment, load: float, seed: int) -> Workload:
-    """Return jobs that ask for `load` per cent of the machine's day, with at most one job too many."""
+    """Return jobs that need `load` per cent of the machine's day, with at most one job too many."""
     draw = np.random.Generator(np.random.PCG64([seed, round(load)]))
     processors = settings.nodes * settings.cores
     core_s = load / 100 * processors * settings.length_s
@@ -163,7 +164,7 @@ def submitted(settings: MigrationExperiment, load: float, seed: int) -> Workload
 
 
 def _arrivals(arrivals: Arrivals, jobs: int, draw: np.random.Generator) -> NDArray[np.float64]:
-    """Return the times of submission in order, as parts of the day from 0 to 1."""
+    """Return the times of submission in order, as fractions of the day from 0 to 1."""
     if arrivals is Arrivals.EVEN:
         return np.arange(jobs) / jobs
     chance = np.sort(draw.uniform(0, 1, jobs))
@@ -208,7 +209,7 @@ def _priority_rows(settings: MigrationExperiment, seeds: int) -> list[Row]:
 
 
 def _variant_rows(settings: MigrationExperiment, name: str, seeds: int) -> list[Row]:
-    """Return the rows of a variant: one a placement with all loads, and one for the second experiment."""
+    """Return the rows of a variant, one per placement with all loads, and one for the second experiment."""
     rows: list[Row] = []
     loads = [published.load for published in settings.compaction]
     for placement, prefers_one in _PLACEMENTS:

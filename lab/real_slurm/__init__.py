@@ -1,1 +1,1 @@
-"""Our replay held against the real Slurm, whose clocks run faster. `lab/validate.py` is the command."""
+"""The comparison of our replay with the real Slurm, whose clocks run faster. `lab/validate.py` is the command."""

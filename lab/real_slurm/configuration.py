@@ -1,4 +1,4 @@
-"""The configuration of the real Slurm that does what our replay does: whole nodes, in order of submission, EASY."""
+"""The configuration with which the real Slurm works like our replay: whole nodes, in order of submission, EASY."""
 
 import math
 from dataclasses import dataclass
@@ -13,24 +13,24 @@ CGROUP_CONF = "CgroupPlugin=disabled\n"
 
 @dataclass(frozen=True, slots=True)
 class SlurmSettings:
-    """The settings of Slurm that may matter to a replay."""
+    """Slurm's settings that may affect a replay."""
 
     nodes: int
     interval_s: int = 30
-    """bf_interval: the time between two passes of backfilling. Slurm's default."""
+    """bf_interval, the time between two passes of backfilling. This is Slurm's default."""
     resolution_s: int = 60
-    """bf_resolution: the unit to which Slurm rounds the times of its plan. Slurm's default."""
+    """bf_resolution, the unit to which Slurm rounds the times of its plan. This is Slurm's default."""
     longest_s: float = 86400
-    """The longest limit of any job. Slurm must look further ahead than that."""
+    """The longest limit of any job. Slurm must plan further ahead than that."""
     most_waiting: int = 1000
 
 
 def slurm_conf(settings: SlurmSettings) -> str:
-    """Return the text of slurm.conf. The driver puts the name of its folder in place of `@FOLDER@`.
+    """Return the text of slurm.conf. The driver replaces `@FOLDER@` with the name of its folder.
 
-    Only the first waiting job gets a reservation (bf_job_part_count_reserve=1): that is EASY. Time-outs are in the
-    seconds of a clock that runs faster, so they are long. No job is killed at its limit, since launching a job takes
-    many of these seconds.
+    Only the first waiting job is given a reservation (bf_job_part_count_reserve=1), which is EASY. Time-outs are long,
+    because they are in seconds of a faster clock. No job is killed at its limit, because launching a job takes many of
+    these seconds.
     """
     nodes = f"n[1-{settings.nodes}]" if settings.nodes > 1 else "n1"
     ports = f"[{_PORT + 1}-{_PORT + settings.nodes}]" if settings.nodes > 1 else str(_PORT + 1)
@@ -56,7 +56,7 @@ def slurm_conf(settings: SlurmSettings) -> str:
         "TaskPlugin=task/none",
         "JobAcctGatherType=jobacct_gather/none",
         "MpiDefault=none",
-        # Without it nothing answers where only the loopback device has an address.
+        # Without this, no daemon answers if only the loopback device has an address.
         "CommunicationParameters=EnableIPv6",
         "SelectType=select/cons_tres",
         "SelectTypeParameters=CR_CPU",
@@ -83,5 +83,5 @@ def slurm_conf(settings: SlurmSettings) -> str:
 
 
 def limits_s(workload: Workload) -> Seconds:
-    """Return the limits as Slurm keeps them: whole minutes, rounded up, at least one (sbatch(1), --time)."""
+    """Return the limits as Slurm stores them, in whole minutes, rounded up, at least one (sbatch(1), --time)."""
     return workload.limit_s.clip(1) // -60 * -60

@@ -1,8 +1,8 @@
-"""One replay by the real Slurm, in a container whose clocks run faster: this file is run by itself, under `faketime`.
+"""One replay by the real Slurm, in a container whose clocks run faster. This file is run as a program under `faketime`.
 
-The driver needs nothing but Python. The task comes as one line of JSON on stdin, and the events leave as lines of JSON
-on stdout. When stdin ends, the program that started the driver is gone, and the driver ends. The container ends with
-the driver, and all daemons and jobs end with the container. All times here are those of the faster world.
+The driver needs only Python. It reads the task as one line of JSON from stdin, and writes events as lines of JSON to
+stdout. When stdin ends, the program that started the driver is gone, and the driver ends. The container ends with the
+driver, and all daemons and jobs end with the container. All times here are by the faster clocks.
 """
 
 import json
@@ -24,11 +24,11 @@ left=$(( (SLURM_JOB_START_TIME + {run_s}) * 1000 - $(date +%s%3N) ))
 
 
 class SlurmFailed(Exception):
-    """The error for a program of Slurm that failed. The message has its last words."""
+    """The error for a Slurm program that failed. The message contains the end of its output."""
 
 
 def main() -> None:
-    """Do the task on stdin."""
+    """Carry out the task on stdin."""
     task: dict[str, Any] = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     try:
@@ -43,7 +43,7 @@ def _end_with_stdin() -> None:
 
 
 class World:
-    """Slurm's daemons, all in this container and all of one user, in one folder."""
+    """Slurm's daemons, which all run in this container, as one user and in one folder."""
 
     def __init__(self, folder: Path, task: Mapping[str, Any]) -> None:
         self._folder = folder
@@ -54,10 +54,10 @@ class World:
         os.environ["PATH"] += ":/usr/local/sbin:/usr/sbin:/sbin"
 
     def replay(self) -> dict[str, Any]:
-        """Start Slurm, submit every job at its time, wait until all have ended, and return what Slurm wrote down."""
+        """Start Slurm, submit every job at its time, wait until all have ended, and return Slurm's record."""
         self._configure()
         self._start()
-        # The phase of the first submission in the cycle of backfilling, which began with slurmctld, is given.
+        # The task sets the phase of the first submission in the backfilling cycle, which began when slurmctld started.
         cycle_s: float = self._task["cycle_s"]
         first_s = self._began_s + self._task["offset_s"]
         while first_s < time.time() + self._task["lead_s"]:
@@ -81,7 +81,8 @@ class World:
         inside = self._folder
         names = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
         options = [f"--{option}={inside}/munge.{name}" for option, name in names.items()]
-        # By the true clock: it cares only for the age of a credential, and drops whoever is slower than 2 s.
+        # munged runs by the true clock, because it checks only the age of a credential, and drops clients that take
+        # over 2 s.
         plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
         self._daemon("munged", "--foreground", "--force", "--num-threads=4", *options, environment=plain)
         self._until("munged", (inside / "munge.socket").exists)
@@ -104,7 +105,7 @@ class World:
         return ids
 
     def _wait(self, jobs: int) -> None:
-        """Wait until Slurm's own record of complete jobs has them all. Raise `SlurmFailed` after `wait_s`."""
+        """Wait until Slurm's record of complete jobs contains all of them. Raise `SlurmFailed` after `wait_s`."""
         end_s = time.time() + self._task["wait_s"]
         done = 0
         while (found := self._text("jobs").count("JobId=")) < jobs:

@@ -16,7 +16,7 @@ def tables(found: Validation) -> tuple[Table, ...]:
 
 
 def lines(found: Validation) -> tuple[str, ...]:
-    """Return the facts that a reader of the tables needs."""
+    """Return the lines that a reader of the tables needs."""
     plan = found.plan
     places = f"{plan.offsets} place{'s' if plan.offsets > 1 else ''} in the cycle of backfilling"
     replays = len(found.records)
@@ -32,7 +32,7 @@ def lines(found: Validation) -> tuple[str, ...]:
 
 
 def _from_run_to_run(found: Validation) -> str:
-    """Return a sentence that compares our distance from Slurm with Slurm's own spread from run to run."""
+    """Return a sentence that compares our difference from Slurm with Slurm's own spread from run to run."""
     if found.plan.repeats < 2:
         return "one replay does not say how much Slurm varies from run to run: --repeats 2"
     ours, spread = np.abs(found.difference_s), found.spread_s()
@@ -44,7 +44,7 @@ def _from_run_to_run(found: Validation) -> str:
 
 
 def _times(count: int) -> str:
-    """Return a count of times in words.
+    """Return a number of times in words.
 
     >>> _times(1), _times(4)
     ('once', '4 times')

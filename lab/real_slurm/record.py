@@ -1,4 +1,4 @@
-"""The record of one replay by the real Slurm: its list of complete jobs."""
+"""The record of one replay by the real Slurm, from its list of complete jobs."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,22 +13,23 @@ from gleaner.control.simulation.model import Seconds
 
 
 class ReplayFailed(SimulationError):
-    """The error for a real Slurm that failed. The message has Slurm's last words."""
+    """The error for a real Slurm that failed. The message contains the end of Slurm's output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One replay. Arrays have one entry per job, in the workload's order. Times count from the workload's origin."""
+    """One replay. Arrays have one entry per job, in the workload's order. Times are counted from the workload's
+    origin."""
 
     offset_s: float
-    """The workload's origin, as a time within the cycle of backfilling."""
+    """The workload's origin, as a time within the backfilling cycle."""
     submit_s: Seconds
     start_s: Seconds
     end_s: Seconds
 
 
 def record(answer: Mapping[str, Any], *, offset_s: float) -> Record:
-    """Return the record in the driver's last line. Raise `ReplayFailed` if a job has not ended well."""
+    """Return the record from the driver's last line. Raise `ReplayFailed` if a job has not ended successfully."""
     ids: Sequence[int] = answer["ids"]
     found = complete_jobs(answer["jobs"])
     for job in ids:
@@ -63,7 +64,7 @@ def complete_jobs(text: str) -> dict[int, dict[str, str]]:
 
 
 def moment_s(text: str) -> float:
-    """Return a time as Slurm writes it, in UTC, as seconds since 1970. Raise `ReplayFailed` if it is no time.
+    """Return a time that Slurm has written in UTC as seconds since 1970. Raise `ReplayFailed` for any other text.
 
     >>> moment_s("1970-01-01T00:01:00")
     60.0

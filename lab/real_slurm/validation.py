@@ -1,4 +1,4 @@
-"""One workload, replayed by us and, several times, by the real Slurm; and the differences between the starts."""
+"""One workload, replayed by us and several times by the real Slurm, and the differences between the starts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from lab.real_slurm.record import Record, record
 from lab.real_slurm.workloads import as_slurm_has_it
 
 _PATIENCE_S = 30
-"""The real seconds within which a program of Slurm has to answer."""
+"""The real seconds within which a Slurm program must answer."""
 _LEAD_S = 10
-"""Of Slurm's time, between its being up and the first submission."""
+"""The least time from Slurm's start to the first submission, in Slurm's seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +27,15 @@ class ValidationPlan:
 
     speed: float = 60
     offsets: int = 2
-    """The number of places in the cycle of backfilling at which replays begin, as far apart as can be."""
+    """The number of points in the backfilling cycle at which replays begin, as far apart as possible."""
     repeats: int = 2
-    """The number of replays at each place."""
+    """The number of replays at each point."""
     interval_s: int = 30
     resolution_s: int = 60
 
     @property
     def offsets_s(self) -> tuple[float, ...]:
-        """The offset of each replay in the cycle of backfilling."""
+        """The offset of each replay in the backfilling cycle."""
         return tuple(
             self.interval_s * place / self.offsets for place in range(self.offsets) for _ in range(self.repeats)
         )
@@ -51,7 +51,7 @@ class Validation:
     simulated: Schedule
     records: tuple[Record, ...]
     moved_by_limits: float
-    """The share of jobs that start at another time in our replay only because Slurm's limits are whole minutes."""
+    """The share of jobs whose start in our replay changes if limits are whole minutes, as in Slurm."""
 
     @property
     def starts_s(self) -> NDArray[np.float64]:
@@ -59,17 +59,17 @@ class Validation:
 
     @property
     def difference_s(self) -> Seconds:
-        """The time by which each job really started later than in our replay: the median over the real replays."""
+        """The time by which each job started later in Slurm than in our replay, as the median over the real replays."""
         return np.asarray(np.median(self.starts_s, axis=0) - self.simulated.start_s)
 
     def spread_s(self) -> Seconds:
-        """Return for each job the distance between its real starts at one offset: the widest of all offsets."""
+        """Return the largest spread of each job's real starts at one offset."""
         offsets = np.array([one.offset_s for one in self.records])
         groups = [self.starts_s[offsets == offset] for offset in np.unique(offsets)]
         return np.asarray(np.max([group.max(axis=0) - group.min(axis=0) for group in groups], axis=0))
 
     def spread_of_offsets_s(self) -> Seconds:
-        """Return for each job the distance between its first and its last real start, over all replays."""
+        """Return the time between each job's earliest and latest real start, over all replays."""
         return np.asarray(self.starts_s.max(axis=0) - self.starts_s.min(axis=0))
 
 
@@ -81,7 +81,8 @@ def validate(
     *,
     progress: Callable[[int, int], None] = lambda done, whole: None,
 ) -> Validation:
-    """Replay in both worlds a workload whose first job comes at 0. Raises `ReplayFailed`, and what `replay` raises."""
+    """Replay a workload, whose first job is submitted at 0, both ways. Raises `ReplayFailed` and the errors of
+    `replay`."""
     told = as_slurm_has_it(workload)
     simulated = replay(told, machine, SchedulerSettings())
     exact = replay(workload, machine, SchedulerSettings())

@@ -1,4 +1,5 @@
-"""Workloads that the real Slurm can replay in minutes: made ones, or the first jobs of a trace with all times cut."""
+"""Workloads that the real Slurm can replay in minutes, which are synthetic or the first jobs of a trace with shortened
+times."""
 
 from dataclasses import replace
 
@@ -10,13 +11,13 @@ from gleaner.control.simulation.workloads.synthetic import Exponential, LimitSet
 from lab.real_slurm.configuration import limits_s
 
 _SHARE_OF_NODES = 0.1
-"""The mean size of a made job."""
+"""The mean size of a synthetic job."""
 
 
 def made(machine: Machine, *, jobs: int, length_s: float, load: float, seed: int) -> Workload:
-    """Return jobs that come within `length_s`, the first at 0, and use the share `load` of the machine.
+    """Return jobs that are submitted within `length_s`, the first at 0, and use the share `load` of the machine.
 
-    Users ask for up to three times the run time.
+    The limits are up to three times the run times.
     """
     size = max(1, _SHARE_OF_NODES * machine.nodes)
     workload = synthetic.make(
@@ -34,7 +35,8 @@ def made(machine: Machine, *, jobs: int, length_s: float, load: float, seed: int
 
 
 def cut(workload: Workload, *, jobs: int, length_s: float) -> tuple[Workload, float]:
-    """Return the first `jobs` jobs, and the factor that shortens all times so that the last job comes by `length_s`."""
+    """Return the first `jobs` jobs, and the factor that shortens all times so that the last job is submitted by
+    `length_s`."""
     first = workload.only(np.arange(min(jobs, len(workload))))
     since_s = first.submit_s - first.submit_s[0]
     factor = min(1.0, length_s / since_s[-1]) if since_s[-1] else 1.0
@@ -49,5 +51,5 @@ def cut(workload: Workload, *, jobs: int, length_s: float) -> tuple[Workload, fl
 
 
 def as_slurm_has_it(workload: Workload) -> Workload:
-    """Return the workload with limits of whole minutes, since Slurm knows no others."""
+    """Return the workload with limits in whole minutes, because Slurm supports no others."""
     return replace(workload, limit_s=limits_s(workload))

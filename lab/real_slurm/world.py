@@ -19,28 +19,28 @@ LABEL = "org.gleaner.lab=1"
 _OWN_ENGINE = "/run/gleaner/docker.sock"
 _ORIGIN = "2026-01-01 00:00:00"
 _END_S = 15
-"""The time within which the container has to end."""
+"""The time within which the container must end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The commands that start the driver, and the one that is run when the driver has ended."""
+    """The commands that start the driver, and the command that is run after its end."""
 
     before: tuple[str, ...]
     driver: tuple[str, ...]
     after: tuple[str, ...] = ()
 
     def command(self, speed: float) -> tuple[str, ...]:
-        """Return the command that starts the driver in a world whose clocks run `speed` times faster."""
-        # Without the setting every process would begin again at the origin.
+        """Return the command that starts the driver with clocks that run `speed` times faster."""
+        # Without this setting, the time of every process would begin at the origin.
         world = ("env", "FAKETIME_DONT_RESET=1", "faketime", "-m", "-f", f"@{_ORIGIN} x{speed:g}")
         return (*self.before, *world, *self.driver)
 
 
 def find(engine: str | None = None) -> Place:
-    """Return a container of this engine, by default of the demo's or of Docker's own.
+    """Return a container in this engine, by default in the demo's engine or in Docker's.
 
-    Raise `ReplayFailed` if there is no engine with the image.
+    Raise `ReplayFailed` if no engine has the image.
     """
     host = engine or (f"unix://{_OWN_ENGINE}" if Path(_OWN_ENGINE).exists() else None)
     docker = ("docker", *(("--host", host) if host else ()))
@@ -61,10 +61,10 @@ def find(engine: str | None = None) -> Place:
 def run(
     place: Place, task: Mapping[str, object], *, speed: float, longest_s: float, ended: Callable[[int], None]
 ) -> dict[str, Any]:
-    """Let the driver do its task, and return what Slurm recorded.
+    """Let the driver carry out its task, and return Slurm's record.
 
-    `ended` is told how many jobs have ended. `longest_s` counts real seconds. However the task ends, every process that
-    was started is gone afterwards. Raise `ReplayFailed` if the driver or Slurm fails.
+    `ended` is called with the number of jobs that have ended. `longest_s` is in real seconds. However the task ends,
+    every process that was started is gone afterwards. Raise `ReplayFailed` if the driver or Slurm fails.
     """
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         process = subprocess.Popen(
@@ -74,9 +74,9 @@ def run(
             stderr=errors,
             encoding="utf-8",
             errors="replace",
-            start_new_session=True,  # Ctrl-C is for us, and we end it
+            start_new_session=True,  # only we receive Ctrl-C, and we end the driver
         )
-        assert process.stdin is not None  # noqa: S101 - asked for above
+        assert process.stdin is not None  # noqa: S101 - requested above
         clock = threading.Timer(longest_s, process.stdin.close)  # then the driver ends
         clock.start()
         try:
@@ -106,7 +106,7 @@ def _answer(process: "subprocess.Popen[str]", ended: Callable[[int], None]) -> d
 
 
 def _end(process: "subprocess.Popen[str]", place: Place) -> None:
-    """End the driver by its stdin, and then the container by force."""
+    """End the driver by closing its stdin, and then the container by force."""
     with suppress(BrokenPipeError, subprocess.TimeoutExpired):
         if process.stdin is not None:
             process.stdin.close()

@@ -113,6 +113,17 @@ def test_a_process_whose_memory_does_not_come_is_killed_before_it_reads_on(end: 
 
 
 @only_root
+@pytest.mark.extended
+@pytest.mark.timeout(300)
+def test_a_process_whose_storage_hangs_for_a_minute_is_killed() -> None:
+    with restored(LOOK) as job:
+        job.feed(fills=False, answers=False)
+        job.go_on()
+        assert job.read() == "runs"
+        assert (job.read(), job.job.wait(60)) == ("", -signal.SIGKILL)
+
+
+@only_root
 def test_without_the_watchdog_a_process_would_read_zeros() -> None:
     """The danger is real: this is why the two processes share their descriptors."""
     with restored(LOOK.replace("check([number])", "check([number], zero=True)")) as job:

@@ -38,8 +38,8 @@ from gleaner.agent.runtime.interface import LABEL_AGENT, LABEL_END, ContainerId,
 NAMES = os.environ.get("GLEANER_TEST_NODES", " ".join(node_containers.NAMES)).split()
 IMAGE = "gleaner/runtime-test:demo"
 AGENT = "runtime-tests"
-RESTORES_LAZILY = bool(os.environ.get("GLEANER_TEST_LAZILY"))
-"""With this variable, all tests with nodes let restored jobs run before all their memory is there."""
+RESTORES_LAZILY = not os.environ.get("GLEANER_TEST_EAGERLY")
+"""With this variable, no test with nodes lets restored jobs run before all their memory is there."""
 USER = (4200, 4200)
 """The service account of the nodes' image."""
 

@@ -65,12 +65,6 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(autouse=True)
-def _lazily(pair: tuple[Node, Node]) -> None:
-    for node in pair:
-        inner(node).restores_lazily = True
-
-
 def inner(node: Node) -> Any:
     """Return the runtime itself, without what lets it be called from outside of its node."""
     found = node.runtime._inner

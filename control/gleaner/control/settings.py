@@ -42,30 +42,29 @@ class _Table(BaseModel):
 
 
 class QueueSettings(_Table):
-    """`[queue]`: the place of the queue, its time limits, and how long its records are kept."""
+    """`[queue]`: the location of the queue, its time limits, and the limits on its records."""
 
     url: str = "sqlite:////var/lib/gleaner/queue.db"
-    """The database, as a URL of SQLAlchemy (`postgresql+psycopg://...` for PostgreSQL)."""
+    """The database, as an SQLAlchemy URL (`postgresql+psycopg://...` for PostgreSQL)."""
     secret_key_file: Path = Path("/var/lib/gleaner/secrets.key")
-    """The key that encrypts groups' secrets in the database, a file of the service account with mode 0600 on each
-    machine that runs control. `glean control prepare` creates it. A new key is added as the first line."""
+    """The file with the key that encrypts groups' secrets in the database. It belongs to the service account (mode
+    0600) on each machine that runs control. `glean control prepare` creates it. Add a new key as the first line."""
     lease_s: float = Field(default=180, gt=0)
-    """The time for which a silent agent keeps its jobs. Choose a longer time if the network has long gaps."""
+    """The time for which a silent agent keeps its jobs. Choose a longer time if the network is often interrupted."""
     heartbeat_s: float = Field(default=20, gt=0)
-    """The interval of an agent's heartbeats."""
+    """The interval between an agent's heartbeats."""
     retries: int = Field(default=2, ge=0, le=100)
     """The number of times that a job is retried after its own failure, unless the job sets another number."""
     losses_until_held: int = Field(default=3, ge=1)
     """A job that is lost together with its agent this many times in a row, on different nodes, is held."""
     keep_days: int = Field(default=90, ge=1)
-    """Printed lines, events, and agents that never got a job are removed this long after the jobs' end. Choose a
-    shorter time if the database grows too large. `[outputs] keep_days` is for results."""
+    """Log lines and events of jobs are removed this long after the jobs' end, as are agents that never received a
+    job. Choose a shorter time if the database grows too large. `[outputs] keep_days` applies to results."""
     keep_decisions_mib: int = Field(default=2000, ge=1)
-    """The compressed size of all stored decisions. The oldest above it, and those older than `keep_days`, are removed
-    once an hour. Choose a larger size if `glean why` is to cover a longer time."""
+    """The maximum compressed size of all stored decisions, which `glean why` uses. Once an hour the oldest decisions
+    beyond this size, and those older than `keep_days`, are removed."""
     log_mib_per_job: int = Field(default=64, ge=1)
-    """The size of a job's log that is kept. Older lines are removed at once. Choose a smaller size if many jobs print
-    much."""
+    """The size of a job's log that is kept. Older lines are removed immediately."""
 
     @property
     def log_bytes_per_job(self) -> int:
@@ -88,25 +87,27 @@ class RoundSettings(_Table):
     origin_s: float = 0
     """The rounds are counted from this time, in seconds since the epoch."""
     synchronised: bool = True
-    """False gives every agent the full length from its own start, for comparisons, because regular jobs suffer."""
+    """With false, every agent runs for the full length from its own start. Regular jobs then suffer, so use it only
+    for comparisons."""
     shortest_slice_s: float = Field(default=600, ge=5)
-    """The shortest time for which an agent is submitted. Unless it is set, it is at most half a round. Choose at least
-    ten times a save and a restore together."""
+    """The minimum time for which an agent is submitted. The default is at most half a round. Choose at least ten
+    times the duration of a save and a restore."""
     agent_needs_s: float = Field(default=55, ge=0)
-    """The time that an agent needs to begin any job, so none is submitted for a shorter time. It contains the agent's
-    start (5 s), Slurm's KillWait (30 s), and the agents' `margin_s` (10 s) and `shortest_slice_s` (10 s of it). Unless
-    it is set, it is at most half a round."""
+    """The time that an agent needs to begin any job. No agent is submitted for a shorter time. It includes the
+    agent's start (5 s), Slurm's KillWait (30 s), and the agents' `margin_s` (10 s) and `shortest_slice_s` (10 s of
+    it). The default is at most half a round."""
     poll_s: float = Field(default=20, ge=1)
-    """The interval of control's polls, each of which runs one `sinfo` and one `squeue`. On a busy controller, choose at
-    least 10."""
+    """The interval between control's polls, each of which runs `sinfo` and `squeue` once. If slurmctld is busy,
+    choose at least 10."""
     pending_limit_s: float = Field(default=300, gt=0)
-    """Agents that Slurm has not started after this long are withdrawn, except one. Further submissions pause, up to 10
-    minutes, until Slurm starts an agent."""
+    """Agents that Slurm has not started after this time are withdrawn, except one. Further submissions pause until
+    Slurm starts an agent, for at most 10 minutes."""
     agents_at_most: int = Field(default=1000, ge=0)
-    """The greatest number of agents at one time. Begin with a few."""
+    """The maximum number of agents at one time."""
     failures_until_excluded: int = Field(default=3, ge=1)
-    """A node on which agents fail this many times in a row is excluded for an hour, and twice as long each further
-    time, up to a day. If agents end so early on any nodes, submissions pause for up to 10 minutes."""
+    """A node on which agents fail this many times in a row is excluded for an hour, and for twice as long each time
+    after that, up to a day. If agents end before they register in this many polls in a row, submissions pause for up
+    to 10 minutes."""
 
     @model_validator(mode="before")
     @classmethod
@@ -146,13 +147,13 @@ class RoundSettings(_Table):
 
 
 class RateSettings(_Table):
-    """`[rates]`: estimates from agents that were lost."""
+    """`[rates]`: estimates of how often agents are lost."""
 
     half_life_days: float = Field(default=60, gt=0)
-    """The half-life, in days, of the record of an agent that was lost or that lasted."""
+    """The time after which the record of an agent, lost or not, counts half as much."""
     assumed_mtbf_days: float = Field(default=30, gt=0)
-    """The assumed mean time between losses of a node's agents while there are few observations. It determines how often
-    long rounds save. Choose a shorter time if nodes fail often."""
+    """The assumed mean time between losses of a node's agents while there are few observations. It determines how
+    often jobs are saved in long rounds."""
 
     @property
     def rules(self) -> RateRules:
@@ -161,13 +162,14 @@ class RateSettings(_Table):
 
 
 class HistorySettings(_Table):
-    """`[history]`: the history of node time, from which the page and `glean report` are made."""
+    """`[history]`: the history of node time, which the web page and `glean report` show."""
 
     keep_days: int = Field(default=1100, ge=40)
-    """Hours of node time are kept this long. Steps of ten minutes are kept for 16 days, and minutes for two."""
+    """Hourly records of node time are kept this long, ten-minute records for 16 days, and one-minute records for two
+    days."""
     watts_per_core: float | None = Field(default=None, gt=0, le=MOST)
-    """The additional power of a core while it computes. With it, the report estimates the energy that jobs have
-    used."""
+    """The additional power that a core draws while it computes. If it is set, the report estimates the energy used
+    by jobs."""
 
 
 PerCent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
@@ -185,17 +187,17 @@ def _at_most_all(entitled: Mapping[str, float], or_else: str) -> None:
 
 
 class GroupSettings(_Table):
-    """`[groups]`: the part of the cores of all live agents that each group is entitled to."""
+    """`[groups]`: the part of all live agents' cores to which each group is entitled."""
 
     entitled: dict[str, PerCent] = {}
-    """The percentage of each group. A group that holds less than its part comes before groups that hold theirs."""
+    """Each group's percentage. A group that holds less than its part comes before groups that hold all of theirs."""
     multiplier: dict[str, Factor] = {}
     """A group's target is its part times this factor, which is 1 for a group that is not named."""
     others: Literal["equal", "none"] = "equal"
-    """The part that is not assigned to named groups. With `equal` the other groups that have jobs share it equally.
-    With `none` they get only the cores that no group below its target requests."""
+    """The use of the part that is not assigned to named groups. With `equal`, the other groups that have jobs share
+    it equally. With `none`, they receive only cores that no group below its target requests."""
     from_slurm: bool = False
-    """Take the groups' parts from the shares of the Slurm accounts with the same names."""
+    """With true, the groups' parts are the shares of the Slurm accounts with the same names."""
 
     @model_validator(mode="after")
     def _no_more_than_all(self) -> Self:
@@ -211,20 +213,20 @@ class GroupSettings(_Table):
 
 
 class MigrationSettings(_Table):
-    """`[migration]`: migrations of jobs from one agent to another in the background, and the time for any migration."""
+    """`[migration]`: background migrations of jobs between agents, and the time limit for any migration."""
 
     policy: Literal["none", "compaction", "priorities"] = "none"
-    """With `compaction`, the partly used agents are emptied, so that their nodes are free again before the boundary.
-    With `priorities`, jobs migrate to the preferred nodes."""
+    """With `compaction`, partly used agents are emptied, so that their nodes become free before the boundary. With
+    `priorities`, jobs migrate to the preferred nodes."""
     prefer: tuple[str, ...] = ()
-    """Nodes, as in `node[1-8]`, the most preferred first. All others come last."""
+    """The preferred nodes (for example `node[1-8]`), the most preferred first. All others come last."""
     every_s: float = Field(default=30, ge=1)
-    """At most one job is migrated in the background in this time, and none while any job waits."""
+    """At most one job is migrated in the background in each such period, and none while other jobs wait."""
     patience_s: float = Field(default=120, ge=10)
-    """The time that a migration can take. A job that is not saved by then stays, and one that was saved but not claimed
-    in time can continue anywhere. Choose a longer time if saving is slow."""
+    """The time that a migration can take. A job that is not saved by then stays, and one that was saved but not
+    claimed in time can continue anywhere."""
     assumed_s: float = Field(default=60, gt=0)
-    """The assumed time to save and restore a job without measurements."""
+    """The assumed time to save and restore a job that has not been measured."""
 
     @field_validator("prefer")
     @classmethod
@@ -240,7 +242,7 @@ class MigrationSettings(_Table):
 
 
 class EntitlementSettings(_Table):
-    """`[entitlements]`: the owners' entitlements in their partitions, and how owners get them back.
+    """`[entitlements]`: the owners' entitlements in their partitions, and the rules by which owners reclaim them.
 
     See docs/admin/entitlements.md for the steps: off, dry-run for a week, one partition, all.
     """
@@ -251,22 +253,22 @@ class EntitlementSettings(_Table):
     """The owners' partitions, whose jobs are held until control releases them. They do not include the agents'
     partition."""
     entitled: dict[str, PerCent] = {}
-    """The percentage of the partitions' CPUs, by Slurm account. The jobs of other accounts run on idle CPUs."""
+    """Each Slurm account's percentage of the partitions' CPUs. Jobs of other accounts run only on idle CPUs."""
     quantum_s: float = Field(default=1800, ge=0)
-    """The time that a job runs before it is among the first to be preempted."""
+    """The time that a job must have run to be among the first that are preempted."""
     quantum_protects: bool = False
-    """With true, a job is not preempted at all before that time. This causes fewer saves, but an owner might wait for a
-    quantum."""
+    """With true, a job is not preempted at all before `quantum_s`. This causes fewer saves, but an owner might wait
+    for a quantum."""
     grace_s: float = Field(default=120, ge=5)
     """The time within which a preempted job must leave. A job that stays longer is left alone for `retry_s`."""
     retry_s: float = Field(default=3600, gt=0)
-    """The time after which a job that did not leave may be told again."""
+    """The time after which a job that did not leave is asked again."""
     saves_per_hour_at_most: int = Field(default=60, ge=0)
-    """The greatest number of owners' jobs that are preempted in an hour. Agents do not count."""
+    """The maximum number of owners' jobs that are preempted in an hour. Agents do not count."""
     settle_s: float = Field(default=20, gt=0)
-    """A job that was released onto idle CPUs, and has not started after this long, is assumed to need a single node."""
+    """A job that was released onto idle CPUs and has not started after this time is assumed to need a single node."""
     poll_s: float = Field(default=5, ge=1)
-    """The interval in which control reads the owners' jobs from Slurm."""
+    """The interval at which control reads the owners' jobs from Slurm."""
     slurm_admin_socket: Path = Path("/run/gleaner/slurm-admin.sock")
     """The socket of the Slurm admin service."""
     slurm_admin_timeout_s: float = Field(default=30, gt=0, le=LONGEST_CALL_S)
@@ -281,10 +283,10 @@ class EntitlementSettings(_Table):
 
 
 class ClusterSettings(_Table):
-    """`[cluster]`: the scheduler, and how agents are submitted to it."""
+    """`[cluster]`: the scheduler, and the submission of agents."""
 
     backend: Literal["slurm", "pyslurm"] = "slurm"
-    """`slurm` uses Slurm's programs. `pyslurm` reads nodes and agents through PySlurm."""
+    """With `slurm`, control uses Slurm's commands. With `pyslurm`, it reads nodes and agents through PySlurm."""
     pyslurm_python: Path | None = None
     """The Python for which PySlurm is installed. The default is this program's own Python."""
     partition: str = "gleaner"
@@ -294,36 +296,36 @@ class ClusterSettings(_Table):
     qos: str | None = None
     """The agents' QOS. The default is Slurm's default."""
     timeout_s: float = Field(default=30, gt=0, le=LONGEST_CALL_S)
-    """The time limit for one call of a Slurm program, or of PySlurm."""
+    """The time limit for one call to a Slurm command or to PySlurm."""
     submits_per_s: float = Field(default=2, gt=0)
-    """The greatest number of submissions in a second."""
+    """The maximum number of submissions per second."""
     agent_command: tuple[str, ...] = Field(default=("glean-agent",), min_length=1)
     """The agent program's path on a node."""
     agent_settings: Path = Path("/etc/gleaner/agent.toml")
     """The agent's settings file on the node."""
     agent_logs: Path = Path("/var/lib/gleaner/work")
-    """A folder on the nodes' own disks for the output of agents, which is copied to `agents` in the storage at their
-    end. On a storage that hangs, Slurm would drain the node."""
+    """A folder on each node's own disk for the output of agents, which is copied to `agents` in the storage at their
+    end. If the folder were on a storage that hangs, Slurm would drain the node."""
 
 
 class ApiSettings(_Table):
     """`[api]`: the addresses on which control listens, and the limits on connections."""
 
     host: str = "127.0.0.1"
-    """The address on which control listens. Any address except this machine's own needs TLS."""
+    """The address on which control listens. Any address other than loopback needs TLS."""
     port: int = Field(default=8642, ge=0, le=65535)
     """The people's port, for users, admins and the page."""
     agents_port: int = Field(default=8643, ge=0, le=65535)
     """The agents' port, served by a process that people cannot slow down."""
     proxies: tuple[str, ...] = ()
-    """The addresses of proxies in front of control. A caller's address is taken from these proxies only."""
+    """The addresses of proxies in front of control. Only these proxies are trusted to name a caller's address."""
     certificate: Path | None = None
-    """The certificate for TLS, with the chain to its authority (PEM)."""
+    """The TLS certificate with its chain (PEM)."""
     key: Path | None = None
     """The certificate's key (PEM), mode 0600."""
     connections_at_most: int = Field(default=2000, ge=10)
-    """The greatest number of connections to each port at one time. The connection that has been idle longest makes room
-    for a further one."""
+    """The maximum number of connections to each port at one time. Above this number, a new connection replaces the
+    one that has been idle longest."""
 
     @model_validator(mode="after")
     def _no_plain_text_off_this_machine(self) -> Self:
@@ -337,32 +339,32 @@ class ApiSettings(_Table):
 
 
 class SiteSettings(_Table):
-    """`[site]`: what the web page shows of the site."""
+    """`[site]`: the site's name and documentation on the web page."""
 
     name: str = Field(default="", max_length=60)
-    """The name of the site or its cluster, for the head of each page."""
+    """The name of the site or its cluster, shown at the top of each page."""
     documentation: str = Field(default="", pattern="^(https?://[^ ]+/)?$")
-    """The address of a folder with the pages of `docs/`, to which the web page links. It ends with a slash."""
+    """The URL of a folder with the pages of `docs/`, to which the web page links. It must end with a slash."""
 
 
 class AuditSettings(_Table):
-    """`[audit]`: one line of JSON for each write request, including refused ones."""
+    """`[audit]`: the audit log, one line of JSON for each write request, including refused ones."""
 
     file: Path | None = None
-    """The file for the lines. Without it they go to control's own log."""
+    """The file of the audit log. Without it, the lines go to control's own log."""
     largest_mib: int = Field(default=64, ge=1)
     """The size at which the file is renamed to `FILE.1`, `FILE.1` to `FILE.2`, and so on."""
     keep: int = Field(default=8, ge=1, le=1000)
-    """The greatest number of renamed files that are kept."""
+    """The maximum number of renamed files that are kept."""
     agents: bool = False
-    """With true, agents' requests also get lines (claims, heartbeats and reports)."""
+    """With true, agents' requests (claims, heartbeats and reports) are also logged."""
 
 
 class LogSettings(_Table):
-    """`[log]`: control's own log, on its error output."""
+    """`[log]`: control's own log, on standard error."""
 
     format: Literal["text", "json"] = "text"
-    """`text` is for people. `json` is one object on each line, for programs that collect logs."""
+    """`text` is for people. `json` writes one object per line, for programs that collect logs."""
 
 
 class Quota(_Table):
@@ -373,8 +375,8 @@ class Quota(_Table):
     cores: int | None = Field(default=None, ge=0, le=MOST)
     """Cores of running jobs. At the quota, running jobs continue, but no further job starts."""
     stored_gib: float | None = Field(default=None, ge=0, le=LARGEST_GIB)
-    """The size of checkpoints and outputs. Above the quota, no new job is submitted or started. Jobs that have begun
-    are saved and continue."""
+    """The size of checkpoints and outputs. Above the quota, no new job is submitted or started, but jobs that have
+    begun continue."""
 
     def limits(self, *, is_of_user: bool = False) -> tuple[Limit, ...]:
         """Return the quota in the form that a decision takes."""
@@ -394,7 +396,7 @@ class GroupQuota(Quota):
 
     jobs: int | None = Field(default=1_000_000, ge=0, le=MOST)
     sizes: int | None = Field(default=256, ge=1, le=MOST)
-    """Different sizes (cores and memory) of unended jobs. Each claim examines every size that waits."""
+    """Different sizes (cores and memory) of unended jobs."""
     user: UserQuota = UserQuota()
 
     @property
@@ -409,7 +411,7 @@ class QuotaSettings(_Table):
 
     default: GroupQuota = GroupQuota()
     group: dict[GroupName, GroupQuota] = {}
-    """The quota of a group by its name. It replaces all defaults."""
+    """The quota of each named group, which replaces all defaults."""
 
     @property
     def rules(self) -> QuotaRules:
@@ -437,29 +439,29 @@ class ImageSettings(_StoreSettings):
     """`[images]`: the container images that groups push themselves."""
 
     push: bool = True
-    """With false, no image can be pushed, and existing ones stay."""
+    """With false, no image can be pushed, but images pushed earlier stay."""
     registries: tuple[str, ...] = ()
     """Patterns like those of the agents' `images_allowed`, for the images that `glean image push NAME docker://...`
-    fetches from registries. A user who fetches an image with other tools can still push the file."""
+    can fetch from registries. A user who fetches an image with other tools can still push the file."""
     largest_gib: float = Field(default=20, gt=0, le=195)
-    """The size of one image with all its layers uncompressed."""
+    """The maximum size of one image, with all its layers uncompressed."""
     group_gib: float = Field(default=100, ge=0, le=LARGEST_GIB)
-    """The size of all images of a group together, with those that only its unended jobs need and those that are being
-    sent."""
+    """The maximum total size of a group's images, including those that only its unended jobs need and those that
+    are being uploaded."""
 
 
 class InputSettings(_StoreSettings):
     """`[inputs]`: the files and folders that jobs read."""
 
     largest_gib: float = Field(default=20, gt=0, le=195)
-    """The size of one file or folder."""
+    """The maximum size of one file or folder."""
     group_gib: float = Field(default=100, ge=0, le=LARGEST_GIB)
-    """The size of all inputs of a group together, with those that are being sent. Equal contents count once. With 0
-    there are no inputs."""
+    """The maximum total size of a group's inputs, including those that are being uploaded. Equal contents count
+    once. With 0, the site stores no inputs."""
     keep_days: float = Field(default=7, ge=0, le=MOST)
     """An input that no unended job needs is removed this long after its last use."""
     mounts: tuple[str, ...] = ()
-    """The folders of the nodes that jobs can mount, read-only, each at its own path. Each node also has its own list
+    """The folders on nodes that jobs can mount read-only, each at its own path. Each node also has its own list
     (`mounts` in `/etc/gleaner/privileged.json`)."""
 
     @field_validator("mounts")
@@ -471,14 +473,14 @@ class InputSettings(_StoreSettings):
         return folders
 
     urls: tuple[str, ...] = ()
-    """The beginnings of URLs from which agents can fetch inputs, for example `https://data.example.org/pub/`,
+    """The beginnings of the URLs from which agents can fetch inputs, for example `https://data.example.org/pub/`,
     `https://*.example.org/`, `s3://bucket/` (Amazon), `s3://s3.example.org/bucket/`,
-    `root://eos.example.org//eos/atlas/` (XRootD), `roots://...` (XRootD over TLS), or `file:///data/public/`. [Who
-    checks redirects](storage.md#who-enforces-which-rule)."""
+    `root://eos.example.org//eos/atlas/` (XRootD), `roots://...` (XRootD over TLS), or `file:///data/public/`. See
+    also [who checks redirects](storage.md#who-enforces-which-rule)."""
     fetch_s: float = Field(default=3600, gt=0, le=LONGEST_CALL_S)
-    """The longest time to fetch one URL."""
+    """The time limit for fetching one URL."""
     silent_s: float = Field(default=60, gt=0, le=LONGEST_CALL_S)
-    """After this time without an answer of the server the job waits, and is tried again."""
+    """If the server does not respond for this time, the job waits and the fetch is tried again."""
 
     @field_validator("urls")
     @classmethod
@@ -510,16 +512,18 @@ class OutputSettings(_Table):
 
     urls: tuple[str, ...] = ()
     """The beginnings of the targets that jobs can name, such as `file:///data/results/{group}/`,
-    `https://dav.example.org/{group}/` or `s3://s3.example.org/results/{group}/`. [Rules for
+    `https://dav.example.org/{group}/` or `s3://s3.example.org/results/{group}/`. See also [the rules for
     them](storage.md#results-that-are-delivered)."""
     deliver_s: float = Field(default=3600, gt=0, le=LONGEST_CALL_S)
-    """The longest time to deliver one result."""
+    """The time limit for delivering one result."""
     silent_s: float = Field(default=60, gt=0, le=LONGEST_CALL_S)
-    """After this time without progress a delivery is given up for a while."""
+    """A delivery that makes no progress for this time is stopped and tried again later."""
     tries: int = Field(default=20, ge=1, le=1000)
-    """After this number of failures a delivery is given up. The pause between two tries grows up to ten minutes."""
+    """After this number of failures, a delivery is given up. The pause between two tries grows to at most ten
+    minutes."""
     keep_days: float | None = Field(default=None, gt=0, le=MOST)
-    """Results are removed from the storage this long after the jobs' end. Without it, they stay until `glean rm`."""
+    """Results are removed from the storage this long after the jobs' end. By default they stay until users remove
+    them with `glean rm`."""
 
     @property
     def keep_s(self) -> float | None:
@@ -563,18 +567,18 @@ class MungeSettings(_Table):
     """
 
     allow: tuple[MungeRule, ...] = ()
-    """The rules, of which the first that applies is used. Without a rule every user needs a token."""
+    """The rules, of which the first match applies. Without rules, every user needs a token."""
     socket: Path | None = None
-    """The socket of munged, if it is not at munge's default path."""
+    """The socket of munged, if it is not at the default path."""
     timeout_s: float = Field(default=5, gt=0, le=3600)
-    """The time limit for one call of a munge program."""
+    """The time limit for one call to a munge command."""
 
 
 class StorageSettings(_Table):
     """`[storage]`: the folder that control and all nodes share."""
 
     folder: Path = Path("/var/lib/gleaner/storage")
-    """The folder, at the same path everywhere. Only the service account owns it."""
+    """The folder, at the same path everywhere. It belongs to the service account."""
 
 
 class ClientSettings(_Table):
@@ -589,8 +593,7 @@ class ClientSettings(_Table):
     timeout_s: float = Field(default=30, gt=0, le=LONGEST_CALL_S)
     """The time limit for one request."""
     proof: Literal["auto", "token", "munge"] = "auto"
-    """The proof of identity for `glean`. `auto` takes the token if its file exists, and otherwise munge if it runs
-    here."""
+    """`auto` uses the token if its file exists, and otherwise munge if it runs on this machine."""
     munge_socket: Path = Path("/run/munge/munge.socket.2")
     """The socket of munged."""
 

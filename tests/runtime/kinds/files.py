@@ -167,7 +167,7 @@ assert got == [set(map(str, range(500)))] * 3 and len(os.listdir(again)) == 500
 """,
     ),
     Kind(
-        "a folder of thousands of files that is read half way (`os.scandir`)",
+        "a folder of thousands of files of which only some have been read (`os.scandir`)",
         """
 os.mkdir("/job/d")
 for number in range(5000):
@@ -216,7 +216,7 @@ assert len(random.read(3)) == 3
 """,
     ),
     Kind(
-        "a file of `/proc` about a thread (`/proc/self/task/TID/stat`), but for the first one",
+        "a file of `/proc` about any thread except the first (`/proc/self/task/TID/stat`)",
         """
 threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
 threads = set(os.listdir("/proc/self/task")) - {str(os.getpid())}

@@ -65,7 +65,7 @@ for at, server, accepted, _ in found:
 """,
     ),
     Kind(
-        "an open file that is sent through a socket and not received yet",
+        "an open file that was sent through a socket and has not been received yet",
         """
 one, other = socket.socketpair()
 socket.send_fds(one, [b"x"], [os.open("/etc/passwd", os.O_RDONLY)])
@@ -75,7 +75,7 @@ assert socket.recv_fds(other, 9, 1)[1]
         refused="has sent an open file through a socket, which nobody has received yet",
     ),
     Kind(
-        "internet sockets that listen, UDP, unused ones",
+        "listening, UDP and unused internet sockets",
         """
 server, datagrams = socket.create_server(("127.0.0.1", 0)), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 datagrams.bind(("127.0.0.1", 0))
@@ -145,7 +145,7 @@ assert libc.msgrcv(queue, got, 9, 0, 0) == 3 and got.raw[8:11] == b"abc"
 """,
     ),
     Kind(
-        "a semaphore of System V that is taken with SEM_UNDO",
+        "a System V semaphore taken with SEM_UNDO",
         """
 semaphore = libc.semget(7, 1, 0o1600)
 libc.semctl(semaphore, 0, 16, 1)
@@ -158,7 +158,7 @@ rest()
 os.kill(pid, 9)
 assert code(pid) == -9 and libc.semctl(semaphore, 0, 12) == 0
 """,
-        but="but it stays taken if its process ends after the restore, so let the program release it",
+        but="but the semaphore stays taken if its process ends after the restore, so let the program release it",
     ),
     Kind(
         "named semaphores (`sem_open`)",

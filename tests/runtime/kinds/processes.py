@@ -121,7 +121,7 @@ stopped.kill()
         both_ways=True,
     ),
     Kind(
-        "a process that another one traces (a debugger, strace)",
+        "a process traced by another process (a debugger, strace)",
         """
 traced = subprocess.Popen(["sleep", "1000"])
 assert libc.ptrace(0x4206, traced.pid, None, None) == 0

@@ -33,7 +33,7 @@ assert all(fires(one) for _ in range(3) for one in (often, seldom, dated))
         brief=True,
     ),
     Kind(
-        "a timer of the wall clock (timerfd with TFD_TIMER_ABSTIME)",
+        "a wall-clock timer (timerfd with TFD_TIMER_ABSTIME)",
         f"""{_TIMER}
 dated = timer(time.time() + 3, 0, time.CLOCK_REALTIME, 1)
 begin = time.monotonic()
@@ -107,7 +107,7 @@ signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # at its end Python lets signals 
 """,
     ),
     Kind(
-        "a timer of POSIX that signals the first thread (SIGEV_THREAD_ID)",
+        "a POSIX timer that signals the first thread (SIGEV_THREAD_ID)",
         """
 made, event = ctypes.c_void_p(), struct.pack("Qiii44x", 0, signal.SIGUSR1, 4, os.getpid())
 assert libc.timer_create(1, event, ctypes.byref(made)) == 0

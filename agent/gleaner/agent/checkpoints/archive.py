@@ -1,4 +1,4 @@
-"""A published archive in a folder: opening it verifies its manifest and index, reading verifies each block."""
+"""Open and read published archives. Opening verifies the manifest and the index, and reading verifies each block."""
 
 import os
 from collections import deque
@@ -37,13 +37,13 @@ _AHEAD = 4
 
 
 def pack_name(number: int) -> str:
-    """Return the file name of an archive's own pack, which is number 0, or of one shared with older archives."""
+    """Return the file name of an archive's own pack, which is number 0, or of a pack shared with older archives."""
     return f"pack-{number}" if number else "blocks.pack"
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """An archive's place in storage. `pack_bytes` are the sizes of its packs by number: 0 where there is none."""
+    """An archive's place in storage. `pack_bytes` are the sizes of its packs by number, with 0 for a missing one."""
 
     blocks: Mapping[str, Blocks]
     pack_bytes: Sequence[int]
@@ -73,11 +73,11 @@ class FolderArchive:
 
     @property
     def verified(self) -> bytes:
-        """One byte for each block, in the layout's order: 1 if the block was read here and had its digest."""
+        """One byte for each block, in the layout's order, which is 1 if the block was read here and is correct."""
         return b"".join(self._verified.values())
 
     def rely_on_all(self) -> None:
-        """Take all blocks as verified: the caller has just written them, and has no time to read them."""
+        """Consider all blocks verified, because the caller has just written them and has no time to read them."""
         for flags in self._verified.values():
             flags[:] = b"\x01" * len(flags)
 
@@ -90,11 +90,11 @@ class FolderArchive:
         return self._facts
 
     def read(self, name: str, numbers: Iterable[int] | None = None) -> Iterator[bytes]:
-        """Yield the part's content in chunks, each one verified by its digest first.
+        """Yield the part's content in chunks, each verified by its digest before it is yielded.
 
         With `numbers`, yield these blocks instead, one at a time, in this order. Some chunks are read ahead. Several
-        parts, or one part several times, may be read at once. Raises `ArchiveBroken` at the first chunk that is not as
-        it was written.
+        parts, or one part several times, can be read at the same time. Raises `ArchiveBroken` at the first chunk that
+        differs from what was written.
         """
         part = self._parts.get(name)
         if part is None:
@@ -103,7 +103,7 @@ class FolderArchive:
 
     @contextmanager
     def folder(self) -> Generator[int]:
-        """Yield a descriptor of the archive's folder. Raises `FileNotFoundError` if it is gone."""
+        """Yield a descriptor of the archive's folder. Raises `FileNotFoundError` if it no longer exists."""
         with open_root(self._root) as root, walk(root, names_of(self._key)) as folder:
             yield folder
 
@@ -112,7 +112,9 @@ class FolderArchive:
         with ExitStack() as stack:
             try:
                 with translate_errors(self._root):
-                    files = self._open_packs(stack, part, {block.pack for block in blocks if block.stored_bytes})
+                    files = self._open_packs(
+                        stack, part, {pack for _, _, stored_bytes, _, pack in blocks.rows() if stored_bytes}
+                    )
                 batches = _batches(blocks) if numbers is None else ((one, [blocks[one]]) for one in numbers)
                 yield from self._read_ahead(files, part.name, batches)
             except Damaged as error:
@@ -141,7 +143,7 @@ class FolderArchive:
                     yield from self._result(tasks.popleft())
             while tasks:
                 yield from self._result(tasks.popleft())
-        finally:  # the files must stay open until no thread reads them
+        finally:  # the files must stay open as long as a thread reads them
             wait([task for task in tasks if not task.cancel()])
 
     def _result(self, task: Future[list[bytes]]) -> list[bytes]:
@@ -160,9 +162,9 @@ class FolderArchive:
 
 
 def stored_digest(root: Path, key: str) -> str:
-    """Return the digest of the manifest that is at this key, by its own word.
+    """Return the digest of the manifest at this key, computed from the stored manifest itself.
 
-    For a queue that has lost its own record of it. Raises `ArchiveMissing` or `StorageError`.
+    This is for a queue that has lost its own record of the digest. Raises `ArchiveMissing` or `StorageError`.
     """
     with translate_errors(root), open_root(root) as storage:
         try:
@@ -173,7 +175,7 @@ def stored_digest(root: Path, key: str) -> str:
 
 
 def open_archive(root: Path, key: str, digest: str, workers: Workers) -> FolderArchive:
-    """Return the archive at `key`. Raises `ArchiveBroken` unless it has this digest and an index that fits it."""
+    """Return the archive at `key`. Raises `ArchiveBroken` unless it has this digest and a matching index."""
     names = names_of(key)
     with translate_errors(root), open_root(root) as storage:
         try:
@@ -209,24 +211,27 @@ def _layout(folder: int, parts: Sequence[ManifestPart]) -> Layout:
     if pack_bytes[0] != file_bytes:
         raise Damaged(f"{pack_name(0)} has {file_bytes} bytes, {pack_bytes[0]} were written")
     for one, part in zip(parts, blocks, strict=True):
-        if part_digest(part) != one.part.digest or any(not _is_sound(block, pack_bytes) for block in part):
+        if part_digest(part) != one.part.digest or not _is_sound(part, pack_bytes):
             raise Damaged(f"the index does not say what the manifest says of part {one.part.name!r}")
     return Layout({one.part.name: part for one, part in zip(parts, blocks, strict=True)}, pack_bytes, footer)
 
 
 def footer_of(file: int, file_bytes: int) -> bytes:
-    """Return the last bytes of a pack. They hold the digest of its index, so they identify the archive."""
+    """Return the last bytes of a pack. They contain the digest of its index, so they identify the archive."""
     return pread_all(file, FOOTER_BYTES, file_bytes - FOOTER_BYTES)
 
 
-def _is_sound(block: Block, pack_bytes: Sequence[int]) -> bool:
-    """Return True if the block can lie in its pack. The system may reject an offset outside of it."""
-    is_in_pack = block.pack < PACKS and block.offset + block.stored_bytes <= pack_bytes[block.pack]
-    return (is_in_pack or not block.stored_bytes) and block.stored_bytes <= block.size_bytes <= MOST_BYTES
+def _is_sound(blocks: Blocks, pack_bytes: Sequence[int]) -> bool:
+    """Return True if the blocks can be in their packs. The system might reject an offset outside a pack."""
+    return all(
+        stored_bytes <= size_bytes <= MOST_BYTES
+        and (not stored_bytes or (pack < PACKS and offset + stored_bytes <= pack_bytes[pack]))
+        for _, offset, stored_bytes, size_bytes, pack in blocks.rows()
+    )
 
 
 def open_pack(folder: int, number: int, size_bytes: int) -> int:
-    """Open a pack. Raises `Damaged` if the pack has another size, and `FileNotFoundError` if there is none."""
+    """Open a pack. Raises `Damaged` if the pack has a different size, and `FileNotFoundError` if it does not exist."""
     file = open_plain(folder, pack_name(number))
     actual_bytes = os.fstat(file).st_size
     if actual_bytes != size_bytes:

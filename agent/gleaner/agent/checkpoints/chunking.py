@@ -1,14 +1,14 @@
-"""The blocks of a part: where they are cut, and how they are listed. No I/O.
+"""Define the blocks of a part: where they are cut, and how they are listed. The module does no I/O.
 
 A part is cut into blocks at page boundaries that depend on its content. So memory that has moved by some pages since
-the previous checkpoint is cut in the same places, and most of its blocks are known. A block has the SHA-256 of its
-plain content. It is stored as a zstd frame, raw, or, if all of it is zero, not at all.
+the previous checkpoint is cut in the same places, and most of its blocks are already known. A block is identified by
+the SHA-256 of its plain content. It is stored as a zstd frame or raw, or not at all if it is all zeros.
 
     PACK = stored blocks, one after the other; INDEX; FOOTER
     INDEX = the sizes of the packs that are used; one record for each block of each part, parts in the manifest's order
 
-A part's digest is made of its blocks' digests, so the manifest pins them and nothing else. The place and the form of a
-stored block need no trust, since every block is compared with its digest when it is read.
+A part's digest is made only from its blocks' digests, so the manifest fixes these and nothing else. The place and the
+form of a stored block need no trust, since every block is checked against its digest when it is read.
 """
 
 import hashlib
@@ -20,16 +20,16 @@ from typing import NamedTuple
 PAGE_BYTES = 4096
 LEAST_BYTES = 64 * 2**10
 MOST_BYTES = 512 * 2**10
-"""The smallest block (but for those beside zeros, and a part's last one) and the largest."""
+"""The smallest block (except those beside zeros, and a part's last one) and the largest."""
 PACKS = 9
-"""The number of packs that an archive can use: its own, which is number 0, and inherited ones."""
+"""The number of packs that an archive can use, which are its own, with number 0, and inherited ones."""
 
 _ONE_IN = 61
-"""One page in so many begins a block, if the page's first 8 bytes are random."""
+"""One page in this many begins a block, if the page's first 8 bytes are random."""
 _REMAINDER = 1
-"""The remainder of a page that begins a block. With 0, every page that begins with a zero would be a boundary."""
+"""The remainder of a page that begins a block. With 0, every page that begins with zeros would be a boundary."""
 _ZERO_PAGES = 16
-"""A run of so many pages of zeros has blocks of its own, of which nothing is stored."""
+"""A run of this many pages of zeros has its own blocks, for which nothing is stored."""
 _ZERO_PAGE = bytes(PAGE_BYTES)
 _HEAD = struct.Struct(f"<{PACKS}Q")
 _RECORD = struct.Struct("<32sQIIH")
@@ -40,7 +40,7 @@ FOOTER_BYTES = _FOOTER.size
 
 
 class Damaged(Exception):
-    """Stored bytes are not what was written."""
+    """Stored bytes differ from what was written."""
 
 
 class Block(NamedTuple):
@@ -54,9 +54,9 @@ class Block(NamedTuple):
 
 
 def cuts(content: memoryview, *, last: bool) -> list[int]:
-    """Return the ends of the blocks in content that begins a block.
+    """Return the ends of the blocks in content that starts at the beginning of a block.
 
-    Unless the content is the last, its rest can be cut only with what follows.
+    Unless the content is the last, its rest can be cut only together with the content that follows.
 
     >>> cuts(memoryview(bytes(2**20 + 5000)), last=False)
     [524288, 1048576]
@@ -96,7 +96,7 @@ def cuts(content: memoryview, *, last: bool) -> list[int]:
             cut(zeros_from)
             if last and any(content[whole_bytes:]):  # less than a page follows the zeros
                 cut(len(firsts))
-        elif not last:  # the number of zeros that follow decides if a block ends where the zeros begin
+        elif not last:  # how many zeros follow decides whether a block ends here
             final_bytes = zeros_from * PAGE_BYTES
     while final_bytes - start >= MOST_BYTES:
         start += MOST_BYTES
@@ -108,18 +108,21 @@ def cuts(content: memoryview, *, last: bool) -> list[int]:
 
 @lru_cache(maxsize=4)
 def zeros(size_bytes: int) -> bytes:
-    """Return so many zeros. They are cached: most zero blocks have one size, and new memory for each costs more."""
+    """Return this many zeros.
+
+    They are cached, because most zero blocks have the same size, and new memory for each would cost more.
+    """
     return bytes(size_bytes)
 
 
 @lru_cache(maxsize=256)
 def digest_of_zeros(size_bytes: int) -> bytes:
-    """Return the SHA-256 of so many zeros."""
+    """Return the SHA-256 of this many zeros."""
     return hashlib.sha256(bytes(size_bytes)).digest()
 
 
 class Blocks(Sequence[Block]):
-    """A list of blocks, kept as small as it is stored: 50 bytes each."""
+    """A list of blocks in the same compact form as in storage, with 50 bytes each."""
 
     def __init__(self, records: bytes | bytearray | memoryview = b"") -> None:
         self.records = bytearray(records)
@@ -132,6 +135,10 @@ class Blocks(Sequence[Block]):
 
     def __iter__(self) -> Iterator[Block]:
         return map(Block._make, _RECORD.iter_unpack(self.records))
+
+    def rows(self) -> Iterator[tuple[bytes, int, int, int, int]]:
+        """Yield the fields of each block, which takes a fifth of the time of making the blocks."""
+        return _RECORD.iter_unpack(self.records)
 
     def digest(self, number: int) -> bytes:
         start = number * _RECORD.size
@@ -146,25 +153,28 @@ class Blocks(Sequence[Block]):
 
 def part_digest(blocks: Blocks) -> str:
     """Return `sha256:` and the SHA-256 of a part's size (8 bytes, little endian) and its blocks' digests, in order."""
-    digest = hashlib.sha256(sum(block.size_bytes for block in blocks).to_bytes(8, "little"))
-    for block in blocks:
-        digest.update(block.digest)
+    digest = hashlib.sha256(sum(size_bytes for _, _, _, size_bytes, _ in blocks.rows()).to_bytes(8, "little"))
+    for of_block, _, _, _, _ in blocks.rows():
+        digest.update(of_block)
     return f"sha256:{digest.hexdigest()}"
 
 
 def index_of(pack_sizes: Sequence[int], parts: Iterable[Blocks]) -> tuple[bytes, bytes]:
-    """Return the end of a pack: the index, and the footer by which the index is found. Pack 0 is this pack."""
+    """Return the end of a pack, which is the index, and the footer through which the index is found.
+
+    Pack 0 is this pack.
+    """
     index = _HEAD.pack(*pack_sizes) + b"".join(part.records for part in parts)
     return index, _FOOTER.pack(_MAGIC, len(index), hashlib.sha256(index).digest())
 
 
 def index_bytes(blocks: int) -> int:
-    """Return the size of an index of so many blocks."""
+    """Return the size of an index of this many blocks."""
     return _HEAD.size + blocks * _RECORD.size
 
 
 def parse_index(index: bytes, footer: bytes, counts: Sequence[int]) -> tuple[Sequence[int], list[Blocks]]:
-    """Return the sizes of the packs, and each part's blocks, `counts` of them. Raises `Damaged`."""
+    """Return the sizes of the packs, and the blocks of each part. `counts` has their numbers. Raises `Damaged`."""
     if len(index) != index_bytes(sum(counts)):
         raise Damaged("the index has another size than the manifest says")
     if footer != _FOOTER.pack(_MAGIC, len(index), hashlib.sha256(index).digest()):

@@ -1,10 +1,10 @@
-"""Blocks that the previous checkpoint has: a new archive shares their packs, by hard links.
+"""Reuse blocks of the previous checkpoint. A new archive shares its packs through hard links.
 
-So the older archive can be deleted at any time. A pack of which the new archive uses less than half is not shared: its
-blocks are copied as they are stored. Otherwise a few blocks would keep a whole old checkpoint on the disk.
+So the older archive can be deleted at any time. A pack of which the new archive uses less than half is not shared. Its
+blocks are copied in their stored form. Otherwise a few blocks would keep a whole old checkpoint on the disk.
 
-Each block is read and verified before the new archive relies on it. Otherwise a block that has rotted would break the
-new archive too, and every later one. A pack with such a block is not shared. A block that the older archive has
+Each block is read and verified before the new archive relies on it. Otherwise a damaged block would break the new
+archive as well, and every later one. A pack with such a block is not shared. A block that the older archive has
 verified since it was opened is not read again.
 """
 
@@ -41,8 +41,9 @@ class KnownBlocks:
     ) -> None:
         """Take the older archive's blocks and packs.
 
-        `packs` maps the older archive's pack numbers to the new one's. `pack_bytes` maps the new numbers to sizes, and
-        `files` maps them to open files, which `end` closes. `verified` has a 1 for each block that was just verified.
+        `packs` maps the older archive's pack numbers to those of the new one. `pack_bytes` maps the new numbers to
+        sizes, and `files` maps them to open files, which `end` closes. `verified` has a 1 for each block that has just
+        been verified.
         """
         self._blocks = Blocks(b"".join(part.records for part in blocks))
         self._packs = packs
@@ -55,12 +56,12 @@ class KnownBlocks:
         self._workers = workers
         self._own = threading.local()
         self.rotten: set[int] = set()
-        """The packs, by the new archive's numbers, with a rotten block."""
+        """The packs with a damaged block, by the new archive's numbers."""
 
     def find(self, digest: bytes, buffer: bytearray, start: int) -> Block | None:
-        """Return the block with this digest as the new archive refers to it; None if it is not stored, or rotten.
+        """Return the block with this digest as the new archive refers to it, or None if it is missing or damaged.
 
-        The block's content is in the buffer from `start` on. Safe from several threads.
+        The block's content is in the buffer, starting at `start`. Several threads can call this.
         """
         at = bisect_left(self._by_digest, digest, key=self._blocks.digest)
         if at == len(self._by_digest):
@@ -81,9 +82,9 @@ class KnownBlocks:
         return block._replace(pack=pack)
 
     def _is_stored_well(self, block: Block, pack: int, buffer: bytearray, start: int) -> bool:
-        """Return True if the block is stored as it was written.
+        """Return True if the stored block is as it was written.
 
-        A raw block needs no second hash: it is compared with the content that has just been hashed.
+        A raw block needs no second hash, because it is compared with the content that has just been hashed.
         """
         file = self._files[pack]
         try:
@@ -96,23 +97,23 @@ class KnownBlocks:
         return True
 
     def _room(self) -> memoryview:
-        """Return the calling thread's buffer for one block: new memory for each block costs more than reading."""
+        """Return the calling thread's buffer for one block, as new memory for each block costs more than reading it."""
         if not hasattr(self._own, "room"):
             self._own.room = memoryview(bytearray(MOST_BYTES))
         room: memoryview = self._own.room
         return room
 
     def end(self) -> None:
-        """Close the files. Call this when no thread looks for blocks any more."""
+        """Close the files. Call this only when no thread looks for blocks any more."""
         for file in self._files.values():
             with suppress(OSError):
                 os.close(file)
         self._files.clear()
 
     def settle(self, folder: int, parts: Sequence[Blocks], pack: Pack) -> list[int]:
-        """Share the packs that are used enough, and copy blocks of the others into the draft's own pack.
+        """Share the packs of which enough is used, and copy blocks of the others into the draft's own pack.
 
-        Return the sizes of the shared packs, from number 1 on; 0 where there is none. Raises `Damaged`.
+        Return the sizes of the shared packs, from number 1 on, with 0 for a missing one. Raises `Damaged`.
         """
         bytes_in_use = self._bytes_in_use()
         shared_bytes = [0] * (PACKS - 1)
@@ -127,7 +128,7 @@ class KnownBlocks:
         return shared_bytes
 
     def _bytes_in_use(self) -> dict[int, int]:
-        """Return the stored bytes in use of each shared pack. A dropped part counts too."""
+        """Return the stored bytes in use for each shared pack. A dropped part also counts."""
         bytes_in_use = dict.fromkeys(self._pack_bytes, 0)
         for block, is_in_use in zip(self._blocks, self._in_use, strict=True):
             if is_in_use:
@@ -136,7 +137,7 @@ class KnownBlocks:
 
 
 def is_worth_keeping(bytes_in_use: int, size_bytes: int) -> bool:
-    """Return True if enough of a pack of this size is used to share the pack.
+    """Return True if enough of a pack of this size is in use to make sharing it worthwhile.
 
     >>> is_worth_keeping(50, 100), is_worth_keeping(49, 100)
     (True, False)
@@ -145,7 +146,7 @@ def is_worth_keeping(bytes_in_use: int, size_bytes: int) -> bool:
 
 
 def link_packs(folder: int, before: FolderArchive, workers: Workers) -> KnownBlocks | None:
-    """Link the packs of the archive before into a draft's folder. Return None if none can be linked.
+    """Link the packs of the previous archive into a draft's folder. Return None if none can be linked.
 
     If there are too many packs, the largest are linked.
     """
@@ -169,7 +170,7 @@ def link_packs(folder: int, before: FolderArchive, workers: Workers) -> KnownBlo
 
 
 def _is_still_there(older: int, before: FolderArchive) -> bool:
-    """Return True if the folder still holds this archive, and not another one of the same key."""
+    """Return True if the folder still contains this archive, and not another one with the same key."""
     try:
         file_bytes = before.layout.pack_bytes[0]
         with closing_fd(open_pack(older, 0, file_bytes)) as file:
@@ -179,10 +180,10 @@ def _is_still_there(older: int, before: FolderArchive) -> bool:
 
 
 def _link_pack(older: int, number: int, folder: int, new: int, before: FolderArchive) -> int | None:
-    """Link a pack and open it. Return None if it cannot be linked, or has a wrong size."""
+    """Link a pack and open it. Return None if it cannot be linked, or has the wrong size."""
     try:
         os.link(pack_name(number), pack_name(new), src_dir_fd=older, dst_dir_fd=folder, follow_symlinks=False)
-    except OSError:  # the pack is gone, or the file system has no hard links, or no more of them
+    except OSError:  # the pack no longer exists, or the file system allows no hard links or no more of them
         return None
     try:
         return open_pack(folder, new, before.layout.pack_bytes[number])
@@ -192,7 +193,7 @@ def _link_pack(older: int, number: int, folder: int, new: int, before: FolderArc
 
 
 def _copy(file: int, number: int, parts: Sequence[Blocks], pack: Pack, workers: Workers) -> None:
-    """Copy the blocks that the parts use of a pack to the end of `pack`, and let the parts refer to the copies."""
+    """Copy the blocks of one pack that the parts use to the end of `pack`, and make the parts refer to the copies."""
     copies: dict[int, int] = {}
     for part in parts:
         for at, block in enumerate(part):

@@ -1,4 +1,4 @@
-"""An archive in the making, in a folder, until one rename makes it visible."""
+"""Write an archive as a draft in a folder, until one rename makes it visible."""
 
 import errno
 import os
@@ -36,16 +36,16 @@ from gleaner.agent.system.openat import (
 )
 
 _RACES = 20
-"""The most tries of a publication: a deletion may remove the empty parent folder at the same time."""
+"""The maximum number of tries to publish. A deletion might remove the empty parent folder at the same time."""
 
 
 def draft_name(writer: str) -> str:
-    """Return a name for a new draft; it tells the writer."""
+    """Return a name for a new draft, which begins with the writer's name."""
     return f"{writer}--{secrets.token_hex(16)}" if writer else secrets.token_hex(16)
 
 
 def writer_of(name: str) -> str:
-    """Return the writer whose draft has this name; "" if the name has no writer.
+    """Return the writer whose draft has this name, or "" if the name has no writer.
 
     >>> writer_of("gleaner-1790000000-1f2e--00112233445566778899aabbccddeeff"), writer_of("0011")
     ('gleaner-1790000000-1f2e', '')
@@ -55,7 +55,10 @@ def writer_of(name: str) -> str:
 
 
 class FolderDraft:
-    """An archive in the making, which nobody else can see. Several threads may write it, each another part."""
+    """An archive that is being written, and that other programs cannot see.
+
+    Several threads can write it at the same time, each a different part.
+    """
 
     def __init__(self, root: Path, key: str, workers: Workers, before: FolderArchive | None, writer: str = "") -> None:
         self._root = root
@@ -66,7 +69,7 @@ class FolderDraft:
         self._draft = draft_name(writer)
         self._lock = threading.Lock()
         self._parts: dict[str, tuple[Part, Blocks] | None] = {}
-        """Each part by name; None while it is being written."""
+        """Each part by name, or None while it is being written."""
         self._known_blocks: KnownBlocks | None = None
         self._pack: Pack | None = None
         self._is_over = False
@@ -126,10 +129,10 @@ class FolderDraft:
             return writer.close()
 
     def publish(self, facts: Mapping[str, object]) -> Published:
-        """Write the manifest with `facts` (plain JSON values) in it, sync, and make all visible at once.
+        """Write the manifest with `facts` (plain JSON values), sync, and make the whole archive visible in one step.
 
         All writers must have been closed. Raises `StorageError` if another archive is visible under the key. If exactly
-        this archive is visible, there is no error: so a failed publication may be tried again with a new draft.
+        this archive is visible, there is no error, so a failed publication can be tried again with a new draft.
         """
         with self._lock:
             parts = self._complete_parts()
@@ -162,7 +165,7 @@ class FolderDraft:
     def _end_pack(self, folder: int, parts: Sequence[Blocks]) -> int:
         """Complete the pack and sync it to the disk. Return its size."""
         pack = self._pack
-        assert pack is not None  # noqa: S101 - there is one since __enter__
+        assert pack is not None  # noqa: S101 - it was opened in __enter__
         pack.settle()
         shared_bytes = [0] * (PACKS - 1)
         if self._known_blocks is not None:
@@ -180,7 +183,7 @@ class FolderDraft:
         for chance in range(_RACES):
             try:
                 with walk_and_make(root, self._names[:-1]) as parent:
-                    if not self._is_visible(parent, manifest):  # an earlier try may have failed after its rename
+                    if not self._is_visible(parent, manifest):  # an earlier try can have failed after its rename
                         self._rename(root, parent, manifest)
                     os.fsync(parent)
                     return
@@ -193,7 +196,7 @@ class FolderDraft:
         try:
             os.rename(f"{DRAFTS}/{self._draft}", self._names[-1], src_dir_fd=root, dst_dir_fd=parent)
         except OSError as error:
-            if self._is_visible(parent, manifest):  # NFS may have renamed it and lost the answer
+            if self._is_visible(parent, manifest):  # NFS might have renamed it and lost the answer
                 return
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 raise StorageError(f"{self._key} is already published in {self._root}") from error

@@ -1,17 +1,17 @@
-"""Storage in a folder that all nodes share (NFS, Lustre, GPFS, or a local disk where there is one node).
+"""Store archives in a folder that all nodes share (NFS, Lustre, GPFS, or a local disk where there is one node).
 
     ROOT/.drafts/WRITER--UUID/  archives being written, by the agent of that name
     ROOT/.drafts/UUID/          archives being written by others, and deleted archives before their files are removed
     ROOT/.broken/KEY--UUID/     archives that were set aside
     ROOT/jobs/7/attempt-3/checkpoint-1/{blocks.pack,pack-1,...,manifest.json}
 
-An archive is written in `.drafts`; every file and folder of it is synced, and the manifest is written last. One rename
-makes the archive visible. Nothing that is visible is ever changed, so archives can share a pack: each has a hard link
-to it. Only the owner has access to the files (0700, 0600), since checkpoints hold a process's secrets. All paths are
+An archive is written in `.drafts`. All its files and folders are synced, and the manifest is written last. One rename
+makes the archive visible. Nothing visible is ever changed, so archives can share a pack, to which each has a hard link.
+Only the owner has access to the files (0700, 0600), since checkpoints contain the secrets of processes. All paths are
 walked from the root without following symbolic links.
 
-The folder must have been set up once (`prepare`). So a node on which the shared file system is not mounted reports
-that. Otherwise it would find every archive missing, or keep its own archives on the local disk.
+The folder must have been set up once (`prepare`). A node on which the shared file system is not mounted therefore
+reports an error. Otherwise it would find every archive missing, or keep its own archives on the local disk.
 """
 
 import errno
@@ -43,8 +43,8 @@ _BROKEN = ".broken"
 class FolderStorage:
     """The storage below one folder. It outlives nodes and agents, and is safe for any number of processes on them.
 
-    Keys are relative paths of plain names, like `jobs/7/attempt-3/checkpoint-1`. Every method may raise `StorageError`.
-    `writer` is the plain name under which the drafts of this object are known, if it has one.
+    Keys are relative paths of plain names, such as `jobs/7/attempt-3/checkpoint-1`. Every method can raise
+    `StorageError`. `writer` is the plain name of this object's drafts, if it has one.
     """
 
     def __init__(self, root: Path, writer: str = "") -> None:
@@ -55,10 +55,10 @@ class FolderStorage:
         self._workers = Workers()
 
     def prepare(self) -> None:
-        """Set the folder up, once in its life. A second call changes nothing, also at the same time.
+        """Set up the folder, once in its life. A second call changes nothing, even at the same time.
 
-        This is for an admin's command, not for every start: if the shared file system is missing, it turns the empty
-        mount point into a storage folder.
+        This is for an admin's command and not for every start. If the shared file system is missing, the command turns
+        the empty mount point into a storage folder.
         """
         with translate_errors(self._root):
             self._root.mkdir(mode=0o700, exist_ok=True)
@@ -69,7 +69,7 @@ class FolderStorage:
                 number = secrets.token_hex(16)
                 own = self._root / f"{STORAGE_ID}-{number}"
                 atomic.write(own, f"{number}\n".encode())
-                with suppress(FileExistsError):  # two runs of one user may begin at once: the first number stays
+                with suppress(FileExistsError):  # two runs can begin at the same time, and the first number stays
                     os.link(own, self._root / STORAGE_ID)
                 own.unlink()
             for folder in (self._root, self._root.parent):
@@ -77,23 +77,23 @@ class FolderStorage:
                     os.fsync(file)
 
     def draft(self, key: str, before: FolderArchive | None = None) -> AbstractContextManager[FolderDraft]:
-        """Return a new draft. The end of its context removes a draft that was not published.
+        """Return a new draft. At the end of its context, a draft that was not published is removed.
 
-        Refuse a key inside an archive; `publish` refuses a key that is in use. Blocks that are in the archive `before`
-        are checked and not stored again. A later deletion of `before` does no harm. If `before` is gone or cannot be
-        shared, all blocks are stored.
+        A key inside an archive is refused here, and a key that is in use is refused by `publish`. Blocks that the
+        archive `before` contains are checked and not stored again. Deleting `before` later does no harm. If `before` no
+        longer exists or cannot be shared, all blocks are stored.
         """
         return FolderDraft(self._root, key, self._workers, before, self._writer)
 
     def open(self, key: str, digest: str) -> FolderArchive:
-        """Return the archive at `key`, manifest and index verified; each block is verified when it is read.
+        """Return the archive at `key` with its manifest and index verified. Each block is verified when it is read.
 
         Raises `ArchiveBroken` unless its manifest has this digest.
         """
         return open_archive(self._root, key, digest, self._workers)
 
     def keys(self, prefix: str) -> Sequence[str]:
-        """Return the keys of all visible archives below `prefix`, sorted; an empty prefix means all."""
+        """Return the keys of all visible archives below `prefix`, sorted. An empty prefix means all archives."""
         names = names_of(prefix) if prefix else ()
         with translate_errors(self._root), open_root(self._root) as root:
             try:
@@ -103,24 +103,30 @@ class FolderStorage:
                 return []
 
     def delete(self, key: str) -> None:
-        """Hide an archive from readers at once, then remove its files. One that is not there is no error."""
+        """Hide an archive from readers immediately, and then remove its files.
+
+        It is no error if the archive does not exist.
+        """
         hidden = f"{DRAFTS}/{secrets.token_hex(16)}"
         if self._move_away(key, hidden):
             with translate_errors(self._root), open_root(self._root) as root, walk(root, (DRAFTS,)) as drafts:
                 remove_tree(drafts, hidden.removeprefix(f"{DRAFTS}/"))
 
     def stored_digest(self, key: str) -> str:
-        """Return the digest of the archive that is at this key, by its own word. Raises `ArchiveMissing`."""
+        """Return the digest of the archive at this key, computed from the stored manifest itself.
+
+        Raises `ArchiveMissing`.
+        """
         return stored_digest(self._root, key)
 
     def set_aside(self, key: str) -> None:
-        """Move a broken archive to `.broken`. One that is not there is no error."""
+        """Move a broken archive to `.broken`. It is no error if the archive does not exist."""
         if self._move_away(key, f"{_BROKEN}/{key.replace('/', '--')}--{secrets.token_hex(4)}"):
             with translate_errors(self._root), open_root(self._root) as root, walk(root, (_BROKEN,)) as broken:
                 os.fsync(broken)
 
     def remove_set_aside(self, folder: str) -> None:
-        """Remove the archives set aside whose keys begin with `folder/`."""
+        """Remove those archives set aside whose keys begin with `folder/`."""
         mine = f"{folder}/".replace("/", "--")
         with translate_errors(self._root), open_root(self._root) as root, walk(root, (_BROKEN,)) as broken:
             for name in entries(broken):
@@ -128,16 +134,16 @@ class FolderStorage:
                     remove_tree(broken, name)
 
     def writers(self) -> Collection[str]:
-        """Return the names of the writers whose drafts are there; nameless drafts are left out."""
+        """Return the names of the writers that have drafts, without nameless drafts."""
         with translate_errors(self._root), open_root(self._root) as root, walk(root, (DRAFTS,)) as drafts:
             return {writer for name in entries(drafts) if (writer := writer_of(name))}
 
     def sweep(self, *, before_s: float, ended_writers: Collection[str] = ()) -> int:
-        """Remove the drafts that programs left when they died. Return how many there were.
+        """Remove the drafts that programs left when they died. Return their number.
 
-        These are all drafts of `ended_writers`, and all that were not written to since `before_s` (seconds since the
-        epoch, the file server's clock). A writer that wakes up after that gets a `StorageError` and has published
-        nothing.
+        These are all drafts of `ended_writers`, and all drafts that have not been written to since `before_s` (seconds
+        since the epoch, by the file server's clock). If such a draft's writer resumes after that, its calls raise
+        `StorageError`, and it has published nothing.
         """
         with translate_errors(self._root), open_root(self._root) as root, walk(root, (DRAFTS,)) as drafts:
             stale = [
@@ -147,14 +153,15 @@ class FolderStorage:
             ]
             for name in stale:
                 hidden = secrets.token_hex(16)
-                with suppress(FileNotFoundError):  # published or given up just now
+                with suppress(FileNotFoundError):  # it has just been published or given up
                     os.rename(name, hidden, src_dir_fd=drafts, dst_dir_fd=drafts)
                     try:
                         remove_tree(drafts, hidden)
                     except OSError as error:
                         if error.errno != errno.ENOTEMPTY:
                             raise
-                        # Its writer lives, and has just put a file there: a later sweep removes the rest by its age.
+                        # Its writer lives, and has just put a file there. A later sweep removes the rest because of its
+                        # age.
             return len(stale)
 
     def _move_away(self, key: str, target: str) -> bool:
@@ -169,7 +176,7 @@ class FolderStorage:
                     os.fsync(parent)
             except (FileNotFoundError, NotADirectoryError):
                 return False
-            for depth in range(len(names) - 1, 0, -1):  # remove the folders that are empty now, up to the first other
+            for depth in range(len(names) - 1, 0, -1):  # remove empty folders up to the first that is not
                 try:
                     with walk(root, names[: depth - 1]) as parent:
                         os.rmdir(names[depth - 1], dir_fd=parent)
@@ -189,7 +196,7 @@ def _archives(folder: int, key: str) -> Iterator[str]:
 
 
 def _last_written_s(folder: int, name: str) -> float:
-    """Return the time of the latest change in a draft; now, if the draft disappears meanwhile."""
+    """Return the time of the latest change in a draft, or now if the draft disappears during the check."""
     try:
         latest_s = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
         with suppress(NotADirectoryError), walk(folder, (name,)) as draft:

@@ -1,10 +1,10 @@
-"""Archives, and the errors of the storage that has them (`folder_storage`).
+"""Define archives, and the errors of the storage that contains them (`folder_storage`).
 
 An *archive* is a set of named parts under one key, with a manifest that lists each part's size and digest. A part is
 stored in blocks, and a block that is known from an older archive is not stored again. An archive becomes visible as a
-whole, by one rename after everything is written and synced; a visible archive is never changed. The digest of the
-manifest names the content: control keeps the digest, and whoever opens the archive must present it, so that nobody can
-substitute another archive.
+whole, by one rename after everything has been written and synced. A visible archive is never changed. The digest of the
+manifest identifies the content. Control keeps the digest, and a program that opens the archive must present it, so that
+another archive cannot be substituted.
 """
 
 from collections.abc import Sequence
@@ -14,19 +14,19 @@ BytesLike = bytes | bytearray | memoryview
 
 
 class StorageError(Exception):
-    """The storage refuses or fails; the message names the place and what to do."""
+    """The storage refuses or fails. The message names the place and what to do."""
 
 
 class StorageFull(StorageError):
-    """No room, or no quota, is left. Nothing was published."""
+    """There is no free space, or the quota is used up. Nothing was published."""
 
 
 class ArchiveBroken(StorageError):
-    """The archive is missing, incomplete, or another one than the digest says."""
+    """The archive is missing or incomplete, or does not have the given digest."""
 
 
 class ArchiveMissing(ArchiveBroken):
-    """Nothing is at that key, as far as this node sees; perhaps another node has just written it."""
+    """There is nothing at that key, as far as this node sees. Another node might have just written it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Part:
     """One named part of an archive.
 
     `digest` is `sha256:` and the SHA-256, in hexadecimal digits, of the part's size (8 bytes, little endian) followed
-    by the SHA-256 of each of its blocks. It stands for the content, but is not the content's own SHA-256.
+    by the SHA-256 of each of its blocks. It represents the content, but is not the content's own SHA-256.
     """
 
     name: str
@@ -46,8 +46,8 @@ class Part:
 class Published:
     """An archive that is now visible. `digest` is the digest of its manifest.
 
-    `size_bytes` is the size of its content. `stored_bytes` was written for it: without zeros and known blocks, and
-    partly compressed.
+    `size_bytes` is the size of its content. `stored_bytes` is the number of bytes written for it, without zeros and
+    known blocks, and partly compressed.
     """
 
     key: str
@@ -70,10 +70,10 @@ def checkpoint_key(job: int, attempt: int, number: int) -> str:
 
 
 def checkpoints_to_keep(chains: Sequence[str | None]) -> Sequence[int]:
-    """Return the positions of the checkpoints to keep, from the chains of all whole ones of a job, the newest first.
+    """Return the positions of the checkpoints to keep, from the chains of all complete ones of a job, newest first.
 
-    The newest two stay: if one is broken, only the work since the other is lost. The newest one of another chain stays
-    too: it shares no file with the newest of all, and a rotten file breaks all checkpoints that share it.
+    The newest two stay, so that if one is broken, only the work since the other is lost. The newest one of another
+    chain also stays. It shares no file with the newest of all, and a damaged file breaks all checkpoints that share it.
 
     >>> checkpoints_to_keep(["1/8", "1/8", "1/4", "1/4"]), checkpoints_to_keep([None, "1/1", "1/1"])
     ([0, 1, 2], [0, 1])

@@ -1,7 +1,7 @@
-"""The manifest of an archive, and the names that keys and parts may have. No I/O.
+"""Define the manifest of an archive, and the names that keys and parts can have. The module does no I/O.
 
-A manifest is made of nothing but the content and the facts, so a publication that is tried again makes the same one.
-The pack's index says how the content is stored.
+A manifest is made only from the content and the facts, so a publication that is tried again makes the same one. The
+pack's index records how the content is stored.
 """
 
 import hashlib
@@ -29,15 +29,15 @@ class ManifestPart:
 
 
 def is_plain(name: str) -> bool:
-    """Return True if keys and parts may have this name.
+    """Return True if keys and parts can have this name.
 
-    It must not begin with a dot, so that it cannot lead elsewhere, and must not be the manifest's.
+    It must not begin with a dot, so that it cannot lead elsewhere, and must not be the name of the manifest.
     """
     return bool(_PLAIN_NAME.fullmatch(name)) and name != MANIFEST
 
 
 def names_of(key: str) -> tuple[str, ...]:
-    """Return the plain names that a key is made of. None of them leads out, or into the storage's own folders."""
+    """Return the plain names of which a key consists. They lead neither out of the storage nor into its own folders."""
     names = tuple(key.split("/"))
     if not all(is_plain(name) for name in names):
         raise StorageError(f"{key!r} is no key: it must be plain names with slashes between them")
@@ -45,12 +45,12 @@ def names_of(key: str) -> tuple[str, ...]:
 
 
 def manifest_digest(manifest: bytes) -> str:
-    """Return the digest that the queue keeps of a manifest."""
+    """Return the digest by which the queue knows a manifest."""
     return f"sha256:{hashlib.sha256(manifest).hexdigest()}"
 
 
 def make_manifest(key: str, parts: Sequence[ManifestPart], facts: Mapping[str, object]) -> bytes:
-    """Return the manifest's content. Raises `StorageError` for facts that are no plain values."""
+    """Return the manifest's content. Raises `StorageError` for facts that are not plain values."""
     entries = [
         {"name": one.part.name, "size_bytes": one.part.size_bytes, "digest": one.part.digest, "blocks": one.blocks}
         for one in parts

@@ -1,10 +1,10 @@
-"""A draft's pack file while it is written: blocks come from any thread, and one thread writes them in order.
+"""Write a draft's pack file. Blocks come from any thread, and one thread writes them in order.
 
     write() of any thread → batch of whole blocks → workers hash and compress → writing thread → syncing thread
 
 The amount of data on its way to the writing thread is bounded. The syncing thread keeps the disk busy from the
-beginning: little is left for the last sync, and we know how much the disk still has to write. Blocks of a large archive
-are compressed only when the disk is behind: a disk that keeps up is faster without compression.
+beginning. So little is left for the last sync, and we know how much the disk still has to write. Blocks of a large
+archive are compressed only when the disk falls behind, because a disk that keeps up is faster without compression.
 """
 
 import hashlib
@@ -28,25 +28,26 @@ from gleaner.agent.system.openat import writev_all
 
 _ZEROS = memoryview(bytes(MOST_BYTES))
 _SYNC_BYTES = 8 * 2**20
-"""The amount that is synced to the disk at once."""
+"""The number of bytes that are synced to the disk in one step."""
 _BEHIND_BYTES = 32 * 2**20
-"""A disk that has so much left to write is slower than the data that comes."""
+"""If this much is left to write, the disk is slower than the arriving data."""
 _LITTLE_BYTES = 4 * 2**20
-"""To compress so little takes no noticeable time."""
+"""Compressing this little takes no noticeable time."""
 
 FindBlock = Callable[[bytes, bytearray, int], Block | None]
-"""Finds the stored block with a digest, so that the block need not be stored again; None if there is none.
+"""A function that finds the stored block with a digest, so that it need not be stored again, or returns None.
 
-The block's content is in the buffer from the given offset on. The function verifies the stored block. Several threads
-call it."""
+The block's content is in the buffer, starting at the given offset. The function verifies the stored block. Several
+threads call it.
+"""
 
 
 def find_nothing(_digest: bytes, _buffer: bytearray, _start: int) -> None:
-    """Return None: every block is new."""
+    """Return None, because every block is new."""
 
 
 class PreparedBlock(NamedTuple):
-    """A block before it is written. Without `stored` it needs no room: its `block` is complete."""
+    """A block before it is written. Without `stored` it needs no space, and its `block` is complete."""
 
     block: Block
     stored: bytes | memoryview | None
@@ -64,7 +65,7 @@ class Batch:
 
 
 class Pack:
-    """The pack of one draft; it owns `file`. An error in one thread is raised in all that use the draft."""
+    """The pack of one draft, which owns `file`. An error in one thread is raised in all threads that use the draft."""
 
     def __init__(self, root: Path, file: int, workers: Workers, find_block: FindBlock) -> None:
         self._root = root
@@ -85,7 +86,7 @@ class Pack:
         return self._workers.buffer()
 
     def put(self, batch: Batch) -> None:
-        """Accept a batch. Waits while too much is on its way."""
+        """Accept a batch. This waits while too much data is on its way."""
         self._workers.enter()
         try:
             with self._lock:
@@ -101,7 +102,7 @@ class Pack:
             raise
 
     def check(self) -> None:
-        """Raise the error if writing has failed; then the whole draft has failed."""
+        """Raise the error if writing has failed, which means that the whole draft has failed."""
         if isinstance(self._error, OSError):
             with translate_errors(self._root):
                 raise OSError(self._error.errno, self._error.strerror) from self._error
@@ -109,14 +110,14 @@ class Pack:
             raise StorageError(f"the draft cannot be written: {self._error}") from self._error
 
     def append(self, stored: bytes) -> int:
-        """Write at the end of the pack, when no part is being written. Return the offset."""
+        """Write at the end of the pack, while no part is being written. Return the offset."""
         offset = self.size_bytes
         writev_all(self._file, [stored])
         self.size_bytes += len(stored)
         return offset
 
     def settle(self) -> None:
-        """Wait until all is written; then the writing thread has ended."""
+        """Wait until everything is written, after which the writing thread has ended."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
@@ -124,7 +125,7 @@ class Pack:
         self.check()
 
     def sync(self) -> None:
-        """Sync the pack to the disk, and check that it has the size that it should have."""
+        """Sync the pack to the disk, and check that it has the right size."""
         os.fsync(self._file)
         actual_bytes = os.fstat(self._file).st_size
         if actual_bytes != self.size_bytes:
@@ -203,12 +204,12 @@ class Pack:
 
 
 def is_worth_compressing(*, so_far_bytes: int, waiting_bytes: int) -> bool:
-    """Return True if little is written so far, or if much waits for the disk, which is then the slower one."""
+    """Return True if little is written so far, or if much waits for the disk, which is then the slower part."""
     return so_far_bytes <= _LITTLE_BYTES or waiting_bytes >= _BEHIND_BYTES
 
 
 class PartWriter:
-    """The writer of one part, for one thread at a time. An error inside its context leaves no part."""
+    """The writer of one part, for one thread at a time. If an error occurs inside its context, no part is left."""
 
     def __init__(self, name: str, pack: Pack, on_end: Callable[[str, Part | None, Blocks], None]) -> None:
         self._name = name
@@ -234,10 +235,10 @@ class PartWriter:
             self.close()
 
     def write(self, chunk: BytesLike) -> None:
-        """Append a chunk; its buffer may be used again afterwards. Waits while the storage is slower than its writers.
+        """Append a chunk, whose buffer can be reused afterwards.
 
-        Raises `StorageFull` or `StorageError`, also for earlier writes and those of the draft's other writers: the
-        draft has then failed as a whole.
+        This waits while the storage is slower than its writers. Raises `StorageFull` or `StorageError`, also for
+        earlier writes and those of the draft's other writers, because the draft has then failed as a whole.
         """
         if not self._open:
             raise StorageError(f"part {self._name!r} is closed")
@@ -254,7 +255,7 @@ class PartWriter:
                 self._flush(last=False)
 
     def close(self) -> Part:
-        """Complete the part and return it; a second call returns it again. Raises like `write`."""
+        """Complete the part and return it. A second call returns it again. Raises the same errors as `write`."""
         if self._part is not None:
             return self._part
         if not self._open:
@@ -273,7 +274,7 @@ class PartWriter:
         return self._part
 
     def abort(self) -> None:
-        """Drop the part; its name is free again."""
+        """Drop the part, so that its name is free again."""
         if self._open:
             self._open = False
             self._buffer = None

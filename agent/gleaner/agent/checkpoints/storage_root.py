@@ -1,4 +1,4 @@
-"""The storage's root folder. This module translates the system's errors into the storage's."""
+"""Open the storage's root folder, and translate the system's errors into the storage's."""
 
 import errno
 import os
@@ -13,14 +13,17 @@ from gleaner.agent.system.openat import closing_fd, entries
 
 DRAFTS = ".drafts"
 STORAGE_ID = ".storage-id"
-"""A file with a number of the folder's own: a machine that has it sees this folder, and no other of that name."""
+"""A file with a number that is unique to the folder.
+
+A machine that has the file sees this folder, and not another one of that name.
+"""
 _LONGEST_ID = 64
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @contextmanager
 def translate_errors(root: Path, missing: str = "is the file system mounted?") -> Generator[None]:
-    """Turn the system's errors into the storage's. This is the one place that does so."""
+    """Turn the system's errors into the storage's. This is the only place that does so."""
     try:
         yield
     except OSError as error:
@@ -33,17 +36,17 @@ def translate_errors(root: Path, missing: str = "is the file system mounted?") -
 
 @dataclass(frozen=True, slots=True)
 class StorageNumber:
-    """The folder's own number, and the file that it stands in. A copy of the folder has it in another file."""
+    """The folder's unique number, and the file that contains it. A copy of the folder has it in another file."""
 
     id: str = ""
-    """Empty if the folder was set up before there were numbers."""
+    """Empty if the folder was set up before numbers were introduced."""
     inode: int = 0
     changed_s: float = 0.0
-    """The time of the file's last change (ctime), seconds since the epoch: no copy can keep it."""
+    """The time of the file's last change (ctime), in seconds since the epoch. No copy can keep it."""
 
 
 def storage_number(root: Path) -> StorageNumber:
-    """Return the folder's own number. Raises `StorageError`."""
+    """Return the folder's unique number. Raises `StorageError`."""
     with translate_errors(root):
         try:
             with (root / STORAGE_ID).open(encoding="ascii", errors="replace") as file:
@@ -55,7 +58,7 @@ def storage_number(root: Path) -> StorageNumber:
 
 @contextmanager
 def open_root(root: Path) -> Generator[int]:
-    """Yield the storage's root, if it is there, is set up, and only its owner may write to it."""
+    """Yield the storage's root, if it exists, is set up, and can be written to only by its owner."""
     with translate_errors(root):
         file = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     with closing_fd(file):

@@ -1,6 +1,6 @@
-"""A job's folder as a tar stream, and back: regular files with their holes, folders, links and named pipes.
+"""Turn a job's folder into a tar stream and back, with regular files and their holes, folders, links and named pipes.
 
-A workload writes what it likes into its folder, and an agent has more rights than the workload. So both directions walk
+A workload can write anything into its folder, and an agent has more rights than the workload. So both directions walk
 from an open folder step by step and follow no symbolic link (`system.tar_pack`, `system.tar_unpack`).
 """
 
@@ -16,25 +16,24 @@ from gleaner.agent.system.tar_policy import MALFORMED, Hostile, Policy, SizeLimi
 
 
 class WorkdirError(OSError):
-    """A job's folder cannot be packed or unpacked; one line that says where and why."""
+    """A job's folder cannot be packed or unpacked. The message is one line with the place and the reason."""
 
 
 def pack(folder: Path, keep: Keep | None = None) -> Iterator[bytes]:
     """Yield the folder's content as chunks of an uncompressed tar archive (pax), in bounded memory.
 
-    `keep` says which files; None: all.
-    Nobody may change the folder meanwhile: its container is paused or has ended. Raises `WorkdirError` for a file that
-    shrinks nevertheless, or that cannot be read.
+    `keep` selects the files, and None means all. The folder must not change in this time, so its container must be
+    paused or have ended. Raises `WorkdirError` for a file that shrinks nevertheless, or that cannot be read.
     """
     with _open(folder) as root:
         yield from tar_pack.pack(root, _policy()._replace(keeps=keep))
 
 
 def unpack(chunks: Iterable[bytes], folder: Path) -> None:
-    """Replace the folder's content by that of an archive; the folder itself stays.
+    """Replace the folder's content with that of an archive. The folder itself stays.
 
-    All chunks are consumed, since a source may verify its content at its end. After an error (`WorkdirError`, or the
-    source's own) the content is unusable: unpack again, or remove the folder.
+    All chunks are consumed, since a source might verify its content at its end. After an error (`WorkdirError`, or the
+    source's own) the content is unusable, so unpack again, or remove the folder.
     """
     source = tar_unpack.TarSource(chunks)
     with _open(folder) as root:
@@ -44,7 +43,7 @@ def unpack(chunks: Iterable[bytes], folder: Path) -> None:
 
 
 def clear(folder: Path) -> None:
-    """Remove everything in the folder, whatever its modes and however deep; the folder itself stays."""
+    """Remove everything in the folder, whatever the modes are and however deep it is. The folder itself stays."""
     with _open(folder) as root:
         _clear(root)
 
@@ -55,7 +54,7 @@ def _policy() -> Policy:
 
 @contextmanager
 def _open(folder: Path) -> Generator[int]:
-    """Open the folder, and add its name to every error of the system or of the archive."""
+    """Open the folder, and add its name to every error from the system or the archive."""
     try:
         with openat.closing_fd(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as root:
             yield root

@@ -1,4 +1,4 @@
-"""The threads that hash, compress and read for all drafts and archives of one storage, and their memory."""
+"""Hash, compress and read in threads that all drafts and archives of one storage share, and manage their memory."""
 
 import ctypes
 import hashlib
@@ -15,31 +15,31 @@ import zstandard
 from gleaner.agent.checkpoints.chunking import Block, Damaged, digest_of_zeros, zeros
 
 BATCH_BYTES = 2**20
-"""About the size of one piece of work."""
+"""The approximate size of one piece of work."""
 _IN_FLIGHT = 12
-"""The most batches on their way to the disk, of all drafts together."""
+"""The maximum number of batches on their way to the disk, for all drafts together."""
 _LEVEL = 1
 _M_ARENA_MAX = -8
-"""The number in malloc.h."""
+"""The value from malloc.h."""
 _SAMPLE_BYTES = 64 * 2**10
 _WORTH_IT = 0.9
-"""A block is stored compressed only if that shrinks it to this fraction or less."""
+"""A block is stored compressed only if this shrinks it to at most this fraction."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def _share_heaps() -> None:
-    """Let all threads take their memory from two heaps. Saving 1 GiB then takes 80 MiB of memory instead of 95.
+    """Make all threads use the same two heaps for their memory. Saving 1 GiB then takes 80 MiB of memory instead of 95.
 
-    By default, glibc makes up to eight heaps for each core, and each heap keeps what was freed in it.
+    By default, glibc makes up to eight heaps for each core, and each heap keeps the memory that was freed in it.
     """
     with suppress(AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
 
 
 class Workers:
-    """A pool of threads. They start when there is work; hashing, zstd and system calls let the others run."""
+    """A pool of threads. They start when there is work. Hashing, zstd and system calls let the other threads run."""
 
     def __init__(self) -> None:
         _share_heaps()
@@ -53,23 +53,23 @@ class Workers:
         return self._threads.submit(work, *args, **kwargs)
 
     def buffer(self) -> bytearray:
-        """Return a buffer for one batch, with any content. Only the part that is written to takes memory."""
+        """Return a buffer for one batch, with arbitrary content. Only the part that is written to takes memory."""
         try:
             return self._free.pop()
         except IndexError:
             return bytearray(BATCH_BYTES)
 
     def enter(self) -> None:
-        """Wait until one more batch may be on its way."""
+        """Wait until another batch is allowed on its way."""
         self._room.acquire()
 
     def leave(self, buffer: bytearray) -> None:
-        """Let the next batch enter, and take the buffer of a finished batch, which nobody may use any more."""
+        """Let the next batch enter, and take back the buffer of a finished batch, which must not be used any more."""
         self._free.append(buffer)
         self._room.release()
 
     def compress(self, content: memoryview) -> bytes | None:
-        """Return a zstd frame; None if it is not clearly smaller."""
+        """Return a zstd frame, or None if it is not clearly smaller."""
         zstd = self._compressor()
         sample = content[:_SAMPLE_BYTES]
         frame = zstd.compress(sample)
@@ -80,7 +80,7 @@ class Workers:
         return frame if len(frame) <= len(content) * _WORTH_IT else None
 
     def decode(self, block: Block, stored: bytes) -> bytes:
-        """Return the block's plain content, compared with its digest. Raises `Damaged`."""
+        """Return the block's plain content, checked against its digest. Raises `Damaged`."""
         if len(stored) != block.stored_bytes:
             raise Damaged("it was cut off")
         content = stored
@@ -90,7 +90,7 @@ class Workers:
             return zeros(block.size_bytes)
         if block.stored_bytes < block.size_bytes:
             try:
-                if zstandard.frame_content_size(stored) != block.size_bytes:  # before memory is taken for it
+                if zstandard.frame_content_size(stored) != block.size_bytes:  # before memory is allocated for it
                     raise Damaged("a block has another size")
                 content = self._decompressor().decompress(stored)
             except zstandard.ZstdError as error:

@@ -1,10 +1,10 @@
-"""The URLs that an admin allows, and the addresses to which an agent never connects. Pure.
+"""Check URLs against the list that an admin allows, and addresses to which an agent never connects. Pure.
 
-An entry of the list is a URL: it allows all URLs with its scheme, host and port whose path is below its own.
-`https://*.example.org/` allows all hosts of a domain. An address is named by an entry whose host is this address.
+An entry of the list is a URL. It allows all URLs that have the same scheme, host and port, and a path below its own.
+`https://*.example.org/` allows all hosts of a domain. An address is allowed by an entry whose host is this address.
 
-In a URL of S3, a first name with a dot or a port is the server: `s3://s3.example.org/bucket/key`. Any other first name
-is a bucket of Amazon's, as in `s3://bucket/key`. `roots` is `root`, XRootD's protocol, over TLS.
+In an S3 URL, a first name with a dot or a port is the server, as in `s3://s3.example.org/bucket/key`. Any other first
+name is a bucket at Amazon, as in `s3://bucket/key`. `roots` is `root`, XRootD's protocol, over TLS.
 """
 
 import ipaddress
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 SCHEMES = {"https": 443, "s3": 443, "root": 1094, "roots": 1094, "file": None}
-"""The schemes of URLs, and the port of each where none is said."""
+"""The schemes of URLs, and the default port of each."""
 AMAZON = "s3.amazonaws.com"
 TARGET_SCHEMES = ("https", "s3", "root", "roots", "file")
 """The schemes of targets to which results are delivered."""
@@ -30,7 +30,7 @@ class Location:
 
     scheme: str
     host: str
-    """In lower case; empty for a file."""
+    """In lower case, and empty for a file."""
     port: int | None
     folders: tuple[str, ...]
     """The names in its path, with all escapes resolved."""
@@ -44,7 +44,7 @@ class Location:
 
 
 def location(url: str) -> Location:
-    """Return the location of a URL or of an entry. Raises `ValueError` with the mistake.
+    """Return the location of a URL or of an entry in the list. Raises `ValueError` with a description of the mistake.
 
     >>> location("https://data.example.org/pub/a%2Fb?version=2")
     Location(scheme='https', host='data.example.org', port=443, folders=('pub', 'a', 'b'))
@@ -86,7 +86,7 @@ def _host_and_port(scheme: str, netloc: str) -> tuple[str, int | None]:
 
 
 def shown(url: str) -> str:
-    """Return a URL for messages, without the parts that may be secret.
+    """Return a URL for messages, without the parts that might be secret.
 
     >>> shown("https://host/a?signature=0123")
     'https://host/a?…'
@@ -99,7 +99,7 @@ def shown(url: str) -> str:
 
 
 class UrlUse(NamedTuple):
-    """The use of a list, in the words of its refusals."""
+    """The wording of a list's refusals."""
 
     done: str
     setting: str
@@ -110,7 +110,7 @@ DELIVER = UrlUse("be a target", "urls in [outputs]")
 
 
 def refusal(url: str, allowed: Sequence[str], use: UrlUse = FETCH) -> str:
-    """Return one line that says why this URL may not be used so; "" if it may be.
+    """Return one line that explains why this URL must not be used in this way, or "" if it is allowed.
 
     >>> refusal("https://data.example.org/pub/a", ["https://data.example.org/pub/"])
     ''
@@ -132,7 +132,7 @@ def refusal(url: str, allowed: Sequence[str], use: UrlUse = FETCH) -> str:
 
 
 def named_addresses(allowed: Sequence[str]) -> frozenset[str]:
-    """Return the addresses that the list names as hosts.
+    """Return the addresses that occur as hosts in the list.
 
     >>> sorted(named_addresses(["https://[::1]:8443/", "https://host/", "https://127.0.0.1/"]))
     ['127.0.0.1', '::1']
@@ -142,7 +142,7 @@ def named_addresses(allowed: Sequence[str]) -> frozenset[str]:
 
 
 def address_refusal(host: str, address: str, *, named: Collection[str], of_control: Collection[str]) -> str:
-    """Return one line that says why an agent does not connect to this address of a host; "" if it may.
+    """Return one line that explains why an agent does not connect to this address of a host, or "" if it does.
 
     >>> address_refusal("a.org", "::ffff:127.0.0.1", named=(), of_control=())
     'a.org has the address 127.0.0.1, which is of the node itself: only a list that names it allows it'
@@ -168,7 +168,7 @@ def address_refusal(host: str, address: str, *, named: Collection[str], of_contr
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the address, an IPv4 address in IPv6 form as itself; None if the text is none."""
+    """Return the address, with an IPv4 address in IPv6 form converted, or None if the text is not an address."""
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:

@@ -1,8 +1,8 @@
-"""The one source of time, and its difference from control's. All code that reads the time or waits gets a clock as an
-argument; a test passes its own.
+"""Provide the only source of time, and compare it with control's.
 
-Threads and their waits come from the clock too: the clock of a test advances only when all threads wait for it.
-Time-outs of `asyncio` follow the event loop's time.
+All code that reads the time or waits has a clock as an argument, so that a test can pass its own. Threads and their
+waits also come from the clock, because a test's clock advances only when all threads wait for it. Time-outs of
+`asyncio` follow the event loop's time.
 """
 
 import asyncio
@@ -18,34 +18,34 @@ Args = TypeVarTuple("Args")
 
 
 class Clock(Protocol):
-    """Time, and threads that wait for it. May be called from any thread."""
+    """Time, and threads that wait for it. It can be called from any thread."""
 
     def now_s(self) -> float:
-        """Return seconds since the epoch: for instants that others know, such as the agent's end."""
+        """Return seconds since the epoch, for instants that others share, such as the agent's end."""
         ...
 
     def monotonic_s(self) -> float:
-        """Return seconds since some instant: for durations; setting the wall clock does not change it."""
+        """Return seconds since some instant, for durations. Setting the wall clock does not change them."""
         ...
 
     async def sleep(self, duration_s: float) -> None:
-        """Wait so long on the event loop."""
+        """Wait this long on the event loop."""
         ...
 
     def pause(self, duration_s: float) -> None:
-        """Wait so long. Blocks."""
+        """Wait this long. Blocks."""
         ...
 
     def wait(self, event: threading.Event, patience_s: float) -> bool:
-        """Wait for the event, no longer than so long; return True if it is set. Blocks."""
+        """Wait for the event for at most `patience_s`, and return True if it is set. Blocks."""
         ...
 
     def start(self, work: Callable[[*Args], object], *args: *Args) -> None:
-        """Do the work in a daemon thread of its own."""
+        """Do the work in its own daemon thread."""
         ...
 
     def lock(self) -> AbstractContextManager[object]:
-        """Return a lock; its holder may wait for this clock."""
+        """Return a lock whose holder can wait for this clock."""
         ...
 
 
@@ -54,11 +54,11 @@ def _since_boot_s() -> float:
 
 
 class SystemClock:
-    """The node's clocks. Its time never goes slower than the time since the node's start does.
+    """The node's clocks. Its time never advances more slowly than the time since the node's start.
 
-    A node's wall clock may be set back while an agent lives: the agent would stay past its end. It may be set forward:
-    the shared end is nearer than it seemed. In both cases the later of the two clocks counts, so an agent ends too
-    early rather than too late.
+    If a node's wall clock were set back while an agent lives, the agent would stay past its end. If it were set
+    forward, the shared end would be nearer than it seemed. In both cases the later of the two clocks counts, so an
+    agent ends too early rather than too late.
     """
 
     def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = _since_boot_s) -> None:
@@ -92,12 +92,15 @@ if TYPE_CHECKING:
 
 
 EXCHANGES = 10
-"""Only the newest so many answers count, so that a corrected clock is soon in order."""
+"""Only this many of the newest answers count, so that a corrected clock is soon accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request and its answer. Instants are seconds since the epoch: two by the node's clock, one by control's."""
+    """One request and its answer.
+
+    Instants are seconds since the epoch, two by the node's clock and one by control's.
+    """
 
     sent_s: float
     control_s: float
@@ -105,9 +108,10 @@ class Exchange:
 
 
 def least_ahead_s(exchanges: Sequence[Exchange]) -> float:
-    """Return the least by which the node's clock is ahead of control's; below 0: behind, 0: they may agree.
+    """Return the minimum by which the node's clock is ahead of control's.
 
-    `exchanges` are in the order of time. Those before a clock was set do not count.
+    A value below 0 means that it is behind, and with 0 they might agree. `exchanges` are in order of time. Those from
+    before a clock was set do not count.
 
     >>> least_ahead_s([Exchange(107.0, 105.0, 107.5), Exchange(117.0, 115.0, 125.0)])
     2.0

@@ -1,10 +1,10 @@
-"""The version of Gleaner that is installed."""
+"""Find the installed version of Gleaner."""
 
 from importlib.metadata import PackageNotFoundError, version
 
 
 def installed_version() -> str:
-    """Return the installed distribution's version; `unknown` when run from files that were never installed."""
+    """Return the installed distribution's version, or `unknown` when run from files that were never installed."""
     try:
         return version("gleaner-hpc")
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""A limit on how many of an agent's jobs do something at once, for example save."""
+"""Limit how many of an agent's jobs do something at the same time, such as saving."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -8,31 +8,38 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Slot:
-    """One slot in use. `at_once` is the most slots in use at any time since this one was taken, this one included."""
+    """One slot in use.
+
+    `at_once` is the largest number of slots that have been in use at the same time since this one was taken, including
+    this one.
+    """
 
     at_once: int = 1
     waits: bool = False
-    """True while the slot's user lets the others end first."""
+    """True while the slot's user lets the others finish first."""
 
 
 class Limiter:
-    """A limited number of slots; a job that finds none free waits. For one event loop, not for threads."""
+    """A limited number of slots. A job that finds none free waits. It is for one event loop and not for threads."""
 
     def __init__(self, most: int) -> None:
         self.number = most
         self._free = asyncio.Semaphore(most)
         self._slots: list[Slot] = []
         self._change = asyncio.Event()
-        """Set when a slot was freed since this was last cleared."""
+        """Set when a slot has been freed since this was last cleared."""
 
     @property
     def busy(self) -> int:
-        """The number of slots in use, without those whose user waits."""
+        """The number of slots in use, without those whose user waits for the others."""
         return sum(not slot.waits for slot in self._slots)
 
     @asynccontextmanager
     async def slot(self, *, waits: bool = False) -> AsyncGenerator[Slot]:
-        """Take a slot for the time of the context. `waits`: its user does nothing before the others have ended."""
+        """Take a slot for the time of the context.
+
+        With `waits`, its user does nothing before the others have finished.
+        """
         async with self._free:
             mine = Slot(waits=waits)
             self._slots.append(mine)
@@ -44,9 +51,9 @@ class Limiter:
                 self._change.set()
 
     async def wait_for_others(self, mine: Slot, *, unless: Callable[[], bool]) -> None:
-        """Wait in a slot as long as others are in use, since one more would only slow them down.
+        """Wait in a slot as long as others are in use, since another job would only slow them down.
 
-        `unless` is called now, and whenever another slot was freed. Of several that wait, one goes first.
+        `unless` is called now, and whenever another slot has been freed. If several jobs wait, one of them goes first.
         """
         mine.waits = True
         while any(not slot.waits for slot in self._slots if slot is not mine) and not unless():
@@ -56,7 +63,7 @@ class Limiter:
         self._update_at_once()
 
     def recheck(self) -> None:
-        """Have all that wait call `unless` once more."""
+        """Have all jobs that wait call `unless` once more."""
         self._change.set()
 
     def _update_at_once(self) -> None:
@@ -67,12 +74,13 @@ class Limiter:
 
 
 def default_saves_at_once(cores: int) -> int:
-    """Return how many saves at once are together as fast as any larger number; more would only be slower each.
+    """Return how many saves to run at the same time. More would not be faster together, and each would be slower.
 
-    A streamed save keeps about two cores busy: one hashes and compresses while CRIU and the engine copy. On two
-    cores, four saves of 256 MiB reached the disk in the same time (1.0 to 2.1 s, without order) whether one, two,
-    three or four went on at once. Fewer than four leave slow storage idle while they pause, copy and sync. One more
-    than the cores can feed fills such gaps on larger nodes. Past eight it is the storage that bounds a node.
+    A streamed save keeps about two cores busy, because one core hashes and compresses while CRIU and the engine copy.
+    On two cores, four saves of 256 MiB reached the disk in the same time (1.0 to 2.1 s, in no clear order), whether
+    one, two, three or four ran at the same time. Fewer than four saves leave slow storage idle while they pause, copy
+    and sync. One more save than the cores can feed fills such gaps on larger nodes. Beyond eight, the
+    storage limits a node.
 
     >>> [default_saves_at_once(cores) for cores in (1, 2, 10, 64)]
     [4, 4, 6, 8]

@@ -1,7 +1,7 @@
-"""Placeholders: in a campaign's texts `{mass}`, `{index:05d}` and `{mass:.1f}` stand for values of each job.
+"""Fill placeholders in a campaign's texts: `{mass}`, `{index:05d}` and `{mass:.1f}` stand for values of each job.
 
-The formats are Python's for numbers and texts. Attributes, items, conversions and formats within formats are refused,
-so a text can reach nothing but the values. `{{` and `}}` are braces.
+The formats are Python's for numbers and texts. Attributes, items, conversions and nested formats are refused, so a text
+can reach only the values. `{{` and `}}` stand for single braces.
 """
 
 import re
@@ -15,9 +15,9 @@ _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
 
 
 def parts(text: str) -> list[tuple[str, str | None, str]]:
-    """Return the literal parts of a text, each with the name and the format that follow it; None at the end.
+    """Return the literal parts of a text, each with the name and the format that follow it, or None at the end.
 
-    Raises `ValueError` with the mistake.
+    Raises `ValueError` with a description of the mistake.
 
     >>> parts("run-{index:05d}.root")
     [('run-', 'index', '05d'), ('.root', None, '')]
@@ -41,7 +41,9 @@ def parts(text: str) -> list[tuple[str, str | None, str]]:
 
 
 def formatted(value: str, form: str) -> str:
-    """Return a value in this format; without one, as it was written. Raises `ValueError` if it has no such format.
+    """Return a value in this format or, without a format, as it was written.
+
+    Raises `ValueError` if the value cannot have this format.
 
     >>> formatted("007", ""), formatted("7", "03d"), formatted("91.1876", ".1f"), formatted("monash", ">8")
     ('007', '007', '91.2', '  monash')
@@ -58,7 +60,7 @@ def formatted(value: str, form: str) -> str:
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
-    """Return a text that was checked with its placeholders replaced.
+    """Return a checked text with its placeholders replaced.
 
     >>> filled("m{mass:.1f}/{index} {{}}", {"mass": "100", "index": "7"})
     'm100.0/7 {}'

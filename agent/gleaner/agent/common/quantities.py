@@ -1,4 +1,4 @@
-"""Durations, memory and sizes as people write and read them."""
+"""Read and write durations, memory and sizes in the form that people use."""
 
 import math
 import re
@@ -10,9 +10,9 @@ _NAMES = {"d": "d", "h": "h", "m": "min", "s": "s"}
 
 
 def duration_s(text: str) -> int:
-    """Return a duration in seconds, from a plain number or one with a unit; parts of a second are rounded up.
+    """Return a duration in seconds, from a plain number or one with a unit. Fractions of a second are rounded up.
 
-    Raises `ValueError` with what is wrong.
+    Raises `ValueError` with a description of the mistake.
 
     >>> duration_s("90"), duration_s("30m"), duration_s("1.5h"), duration_s("1d")
     (90, 1800, 5400, 86400)
@@ -25,7 +25,7 @@ def duration_s(text: str) -> int:
 
 
 def in_words(seconds: float) -> str:
-    """Return a duration for people, in whole seconds.
+    """Return a readable duration, in whole seconds.
 
     >>> in_words(7200), in_words(5430), in_words(86400 + 60), in_words(0.2)
     ('2 h', '1 h 30 min 30 s', '1 d 1 min', '0 s')
@@ -39,9 +39,9 @@ def in_words(seconds: float) -> str:
 
 
 def memory_mib(text: str) -> int:
-    """Return memory in MiB, from a plain number or one with a unit. As in Slurm, a K is 1024; parts are rounded up.
+    """Return memory in MiB, from a plain number or one with a unit. As in Slurm, K means 1024.
 
-    Raises `ValueError` with what is wrong.
+    Fractions are rounded up. Raises `ValueError` with a description of the mistake.
 
     >>> memory_mib("512"), memory_mib("4G"), memory_mib("1.5GiB"), memory_mib("100k")
     (512, 4096, 1536, 1)
@@ -57,7 +57,7 @@ def memory_mib(text: str) -> int:
 
 
 def memory_range_mib(text: str) -> int | tuple[int, int]:
-    """Return memory in MiB, from one size or a range of two. Raises `ValueError` with what is wrong.
+    """Return memory in MiB, from one size or a range of two. Raises `ValueError` with a description of the mistake.
 
     >>> memory_range_mib("512"), memory_range_mib("512..4096"), memory_range_mib("1G .. 4G")
     (512, (512, 4096), (1024, 4096))
@@ -67,7 +67,7 @@ def memory_range_mib(text: str) -> int | tuple[int, int]:
 
 
 def memory_in_words(mib: int) -> str:
-    """Return memory for people.
+    """Return a readable amount of memory.
 
     >>> memory_in_words(512), memory_in_words(1024), memory_in_words(1152), memory_in_words(3001)
     ('512 MiB', '1 GiB', '1.125 GiB', '3001 MiB')
@@ -76,7 +76,7 @@ def memory_in_words(mib: int) -> str:
 
 
 def size(size_bytes: int) -> str:
-    """Return a size for people.
+    """Return a readable size.
 
     >>> size(3 * 1024 * 1024)
     '3.0 MiB'

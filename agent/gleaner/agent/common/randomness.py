@@ -1,6 +1,6 @@
-"""The one source of randomness of an agent's loops, passed as an argument; a test passes its own.
+"""Provide the only source of randomness for an agent's loops. It is passed as an argument, and a test passes its own.
 
-Unique or secret names do not come from here but from `secrets`: they decide nothing.
+Unique or secret names do not come from here but from `secrets`, because no decision depends on them.
 """
 
 import random
@@ -11,12 +11,12 @@ JITTER = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Randomness:
-    """Draws from one generator: the system's by default, a seeded one where a run must be repeatable."""
+    """Random draws from one generator, by default the system's, or a seeded one where a run must be repeatable."""
 
     generator: random.Random = field(default_factory=random.SystemRandom)
 
     def jitter(self, pause_s: float) -> float:
-        """Return a pause of about this length: agents that failed together must not all try again together.
+        """Return a pause of about this length, so that agents that failed together do not all retry together.
 
         >>> 7.5 <= Randomness(random.Random(1)).jitter(10) <= 12.5
         True

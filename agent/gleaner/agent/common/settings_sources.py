@@ -1,4 +1,4 @@
-"""The sources of our programs' settings: a TOML file, then the environment on top."""
+"""Read our programs' settings from a TOML file, and then from the environment, which takes precedence."""
 
 import math
 import os
@@ -15,9 +15,9 @@ from pydantic_settings import (
 )
 
 LONGEST_S = 5_000_000_000
-"""The largest time in seconds, and the latest instant. Python waits for no longer time than 9.2e9 s."""
+"""The largest duration and the latest instant that are allowed, in seconds. Python cannot wait longer than 9.2e9 s."""
 MOST = 10**12
-"""The largest number for anything else: more than there will be, and every database can hold it."""
+"""The largest number for anything else. It exceeds any real value, and every database can hold it."""
 
 
 def _several(value: object) -> object:
@@ -25,11 +25,11 @@ def _several(value: object) -> object:
 
 
 Addresses = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_several), Field(min_length=1)]
-"""A list, or one text with a comma between two."""
+"""A list, or one text with commas between the addresses."""
 
 
 def usable(value: Any, info: ValidationInfo) -> Any:
-    """Return a setting's value. Raises `ValueError` for a number with which nothing can be counted or waited for."""
+    """Return a setting's value. Raises `ValueError` for a number that is too large or not finite."""
     most = LONGEST_S if (info.field_name or "").endswith("_s") else MOST
     if isinstance(value, int | float) and not abs(value) <= most:
         raise ValueError(f"must be at most {most:,}" if math.isfinite(value) else "must be a finite number")
@@ -37,7 +37,7 @@ def usable(value: Any, info: ValidationInfo) -> Any:
 
 
 class FileSettings(BaseSettings):
-    """Settings from the file that `file_variable` names in the environment, else from `default_file` if it is there.
+    """Settings from the file that the environment variable `file_variable` names, or from `default_file` if it exists.
 
     An unknown key is an error.
     """
@@ -51,7 +51,7 @@ class FileSettings(BaseSettings):
 
     @classmethod
     def file(cls) -> Path | None:
-        """Return the settings file; None if there is none."""
+        """Return the settings file, or None if there is none."""
         if variable := os.environ.get(cls.file_variable):
             return Path(variable)
         return cls.default_file if cls.default_file.exists() else None
@@ -65,5 +65,5 @@ class FileSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the sources, the strongest first: the environment wins over the file."""
+        """Return the sources in order of precedence, in which the environment comes before the file."""
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, cls.file())

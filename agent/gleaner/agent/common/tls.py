@@ -1,11 +1,11 @@
-"""The authorities that vouch for control, for the agent and for the command line."""
+"""Load the authorities that vouch for control, for the agent and for the command line."""
 
 import ssl
 from pathlib import Path
 
 
 def trusted_authorities(url: str, ca_file: Path | None) -> ssl.SSLContext | bool:
-    """Return the system's authorities and the site's own, if set; False for plain http.
+    """Return the system's authorities and the site's own, if set, or False for plain http.
 
     Raises `OSError` for a bad file.
     """

@@ -1,8 +1,8 @@
-"""The nodes on which a checkpoint can be restored: their kind, and what one kind lacks. Pure.
+"""Decide on which nodes a checkpoint can be restored, from their kind and from what a kind lacks. Pure.
 
-A restored process still relies on the features of its old processor, so each of them must be there (CRIU's `--cpu-cap`
-checks the same). CRIU reads images of its own and of older versions. Each runtime family writes images that only it can
-read. A checkpoint without memory fits every node.
+A restored process still relies on the features of its old processor, so the new node must have each of them (CRIU's
+`--cpu-cap` checks the same). CRIU reads images from its own version and from older ones. Each runtime family writes
+images that only it can read. A checkpoint without memory fits every node.
 """
 
 import re
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 _VERSION = re.compile(r"\d+(?:\.\d+)*")
 MOST_FEATURES_NAMED = 5
-"""So many missing features are named; the others are counted."""
+"""The number of missing features that are named. The others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +19,9 @@ class NodeKind:
 
     architecture: str
     family: str
-    """The container runtime without its version."""
+    """The name of the container runtime, without its version."""
     criu: str
-    """Empty where no memory can be saved."""
+    """Empty if no memory can be saved."""
     cpu_features: frozenset[str]
 
     @property
@@ -40,7 +40,7 @@ def kind(*, architecture: str, runtime: str, criu: str, cpu_features: tuple[str,
 
 
 def version(text: str) -> tuple[int, ...]:
-    """Return the first version number in a text, for comparing; empty, and so older than any, if there is none.
+    """Return the first version number in a text, for comparing. It is empty, and so older than any, if there is none.
 
     >>> version("4.10") > version("4.9.2"), version("4.1.0") == version("Version: 4.1 (gitid 0)"), version("")
     (True, True, ())
@@ -53,7 +53,7 @@ def version(text: str) -> tuple[int, ...]:
 
 
 def lacks(node: NodeKind, saved_on: NodeKind) -> tuple[str, ...]:
-    """Return what the node lacks to restore a checkpoint of that kind, most important first; empty if it fits.
+    """Return what the node lacks to restore a checkpoint of that kind, most important first, or nothing if it fits.
 
     >>> old = NodeKind("x86_64", "docker", "4.1", frozenset({"avx", "sse"}))
     >>> new = NodeKind("x86_64", "docker", "4.1.1", frozenset({"avx", "sse", "avx512f"}))

@@ -1,8 +1,8 @@
 """Count the jobs' use of their node's disk, and decide which jobs must end or be saved.
 
-A job has a limit of bytes and of files, and the node's file systems keep a reserve that no job gets. The runtime itself
-sets a limit where it can (`DockerRuntime`); the count here is for all the rest. It costs little: it stops at a limit,
-and the longer it takes, the more rarely it is made. The reserve is checked each time.
+A job has a limit of bytes and of files, and the node's file systems keep a reserve that is not for jobs. The runtime
+itself sets a limit where it can (`DockerRuntime`). The count here is for all other cases. It costs little, because it
+stops at a limit, and the longer it takes, the more rarely it is made. The reserve is checked each time.
 """
 
 import os
@@ -30,17 +30,17 @@ _MIB = 2**20
 _COUNT_WITHIN_S = 10.0
 _EVERY_S = 10.0
 _FALL_MIB = 1024
-"""If so much room was used up since the last count, it is time for another."""
+"""If this much space was used up since the last count, the next count is due."""
 _REMOVED_WITHIN_S = 20.0
 _SHARE = 20
-"""After a count that took t seconds, wait this many times t: counting costs at most 5 % of the time."""
+"""After a count that took t seconds, wait this many times t, so that counting costs at most 5 % of the time."""
 _LEAST_FREE_INODES = 0.02
 _PRUNE_EVERY_S = 60.0
 _WORTH_MIB = 64
-"""Ending a job that takes less gains nothing."""
+"""Ending a job that uses less gains nothing."""
 _MOST_OPEN = 100_000
-"""The most open files of one container to look at."""
-_IN_MEMORY = ("/dev/shm/", "/memfd:", "/dev/zero", "/SYSV")  # noqa: S108 - where they lie, nothing is put there
+"""The maximum number of open files of one container that are checked."""
+_IN_MEMORY = ("/dev/shm/", "/memfd:", "/dev/zero", "/SYSV")  # noqa: S108 - nothing is created there
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,13 @@ class DiskLimits:
     reserve_mib: int = 1024
 
     def mib_of(self, own_mib: int | None) -> int:
-        """Return the limit of a job that has a limit of its own, or None: the lower one counts."""
+        """Return the limit of a job, which is the lower of its own limit, if it has one, and the node's."""
         return self.mib_per_job if own_mib is None else min(own_mib, self.mib_per_job)
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The free room on the fullest file system to which jobs write."""
+    """The free space on the fullest file system to which jobs write."""
 
     place: str
     free_bytes: int
@@ -69,21 +69,24 @@ class Room:
         return self.free_bytes < reserve_bytes or self.is_short_of_inodes
 
     def __str__(self) -> str:
-        """Return one phrase for a person."""
+        """Return one phrase for messages."""
         files = ", and hardly any room for further files" if self.is_short_of_inodes else ""
         return f"{self.place} has {self.free_bytes // _MIB} MiB free{files}"
 
 
 @dataclass(frozen=True, slots=True)
 class TooLarge:
-    """The job has passed its own limit: its own failure."""
+    """The job has passed its own limit, which counts as the job's own failure."""
 
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class InTheWay:
-    """The node's reserve is touched, and the job takes most. `at_once`: there is no time to save it."""
+    """The node's reserve is being used, and this job takes the most space.
+
+    With `at_once`, there is no time to save it.
+    """
 
     detail: str
     at_once: bool
@@ -98,7 +101,7 @@ def verdicts(
     limits: DiskLimits,
     own_mib: Mapping[ContainerId, int] = MappingProxyType({}),
 ) -> dict[ContainerId, Verdict]:
-    """Return the verdict on each job that must end or be saved. `own_mib`: the limits of jobs that have their own.
+    """Return the verdict on each job that must end or be saved. `own_mib` has the limits of jobs that have their own.
 
     >>> verdicts({ContainerId("a"): DiskUse(3 * 2**30, 10)}, None, DiskLimits(mib_per_job=2048))
     {'a': TooLarge(detail='it takes at least 3072 MiB of the disk, and may take 2048 MiB (disk_mib_per_job)')}
@@ -118,7 +121,7 @@ def verdicts(
     others = {container: one for container, one in uses.items() if container not in found}
     if room is None or not room.is_short(limits.reserve_mib * _MIB) or found or not others:
         return found
-    # What could not be counted to its end hides most.
+    # A job that could not be counted completely might use the most.
     largest = max(others, key=lambda container: (not others[container].is_whole, others[container].size_bytes))
     one = others[largest]
     if one.is_whole and one.size_bytes < _WORTH_MIB * _MIB and not (room.is_short_of_inodes and one.inodes > 1000):
@@ -130,7 +133,7 @@ def verdicts(
 
 
 def room(data_folders: Sequence[Path | str]) -> Room | None:
-    """Return the room on the fullest of their file systems; None if none can be read."""
+    """Return the space on the fullest of their file systems, or None if none can be read."""
     rooms: list[Room] = []
     for place in data_folders:
         try:
@@ -144,7 +147,7 @@ def room(data_folders: Sequence[Path | str]) -> Room | None:
 
 @dataclass(slots=True)
 class DiskWatch:
-    """One agent's watch over the disk. For one thread at a time."""
+    """One agent's watch over the disk, for one thread at a time."""
 
     runtime: Runtime
     work: Path
@@ -153,11 +156,11 @@ class DiskWatch:
     images_limit_bytes: int = 200 * 2**30
     clock: Clock = field(default_factory=SystemClock)
     room: Room | None = None
-    """The room at the last measurement."""
+    """The free space at the last measurement."""
     _next_s: float = 0.0
     _urgent_s: float = 0.0
     _free_bytes: int = 0
-    """The room when the jobs were last looked at."""
+    """The free space when the jobs were last checked."""
     _leaving: ContainerId | None = None
     _removal_end_s: float = 0.0
     _last_prune_s: float | None = None
@@ -165,17 +168,20 @@ class DiskWatch:
 
     @property
     def is_short(self) -> bool:
-        """True if no new job may begin here."""
+        """True if no new job is allowed to start here."""
         return self.room is not None and self.room.is_short(self.limits.reserve_mib * _MIB)
 
     def make_room(self) -> None:
-        """Measure the free room on the file systems of jobs; remove unused images if it is short. Blocks."""
+        """Measure the free space on the file systems of jobs, and remove unused images if it is short.
+
+        The call blocks.
+        """
         self.room = room([self.work, *self._places()])
         if self.is_short and self._may_prune() and self._prune(images.FRESH_S, enough=lambda _: self._has_room()):
             self.room = room([self.work, *self._places()])
 
     def why_short(self) -> str:
-        """Return one line that says what is short; empty if nothing is."""
+        """Return one line that names what is short, or an empty text if nothing is."""
         if self.room is None or not self.is_short:
             return ""
         is_bytes = self.room.free_bytes < self.limits.reserve_mib * _MIB
@@ -185,7 +191,7 @@ class DiskWatch:
     def look(
         self, jobs: Mapping[ContainerId, Path], own_mib: Mapping[ContainerId, int] = MappingProxyType({})
     ) -> dict[ContainerId, Verdict]:
-        """Return verdicts on jobs that must end or be saved. Blocks for a limited time.
+        """Return verdicts on jobs that must end or be saved. The call blocks for a limited time.
 
         `jobs` has their folders, and `own_mib` the limits of those that have their own.
         """
@@ -208,14 +214,14 @@ class DiskWatch:
         return self._one_at_a_time(verdicts(uses, self.room, self.limits, own_mib))
 
     def _is_due(self) -> bool:
-        """Return True if it is time for a count: earlier if room is used up fast or is short."""
+        """Return True if it is time for a count, which is earlier if space is short or is used up fast."""
         now_s = self.clock.monotonic_s()
         free_bytes = self.room.free_bytes if self.room else 0
         is_urgent = self.is_short or free_bytes < self._free_bytes - min(_FALL_MIB * _MIB, self._free_bytes // 8)
         return now_s >= self._next_s or (is_urgent and now_s >= self._urgent_s)
 
     def _one_at_a_time(self, verdicts_here: dict[ContainerId, Verdict]) -> dict[ContainerId, Verdict]:
-        """Leave out a job that must go for the reserve, until there was time to remove the files of the last one."""
+        """Leave out a job that must go because of the reserve, until there was time to remove the last one."""
         for container, verdict in list(verdicts_here.items()):
             if isinstance(verdict, InTheWay) and container != self._leaving:
                 if self.clock.monotonic_s() < self._removal_end_s:
@@ -250,11 +256,11 @@ class DiskWatch:
         return fullest is not None and not fullest.is_short(self.limits.reserve_mib * _MIB)
 
     def _may_prune(self) -> bool:
-        """Return True if the last prune was a minute ago, or there was none."""
+        """Return True if the last prune was at least a minute ago, or there was none."""
         return self._last_prune_s is None or self.clock.monotonic_s() - self._last_prune_s >= _PRUNE_EVERY_S
 
     def _prune(self, unused_for_s: float, *, enough: Callable[[int], bool]) -> bool:
-        """Remove unused images until it is enough; return True if any went."""
+        """Remove unused images until `enough` returns True, and return True if any were removed."""
         self._last_prune_s = self.clock.monotonic_s()
         try:
             removed = images.prune(self.runtime, unused_for_s=unused_for_s, enough=enough, now_s=self.clock.now_s())
@@ -266,7 +272,7 @@ class DiskWatch:
         return bool(removed)
 
     def _say(self, what: str, reason: str) -> None:
-        """Log a reason once, until there is another one."""
+        """Log a reason once, until a different one occurs."""
         if self._last_warning != reason:
             self._last_warning = reason
             log.warning(what, reason=reason)
@@ -275,11 +281,11 @@ class DiskWatch:
 def deleted_open_files(
     containers: Collection[ContainerId], *, processes: Path = Path("/proc")
 ) -> dict[ContainerId, DiskUse]:
-    """Return the disk use of files that each container's processes hold open without a name; not those in memory.
+    """Return the disk use of nameless files that each container's processes hold open, except those in memory.
 
-    Such files take room, and no count of folders finds them. The processes are found by their cgroup, whose last part
-    is the container's own. They run as the agent's account, so the kernel lets the agent see their open files, unless
-    they forbid it.
+    Such files take space, but no count of folders finds them. The processes are found by their cgroup, whose last part
+    is the container's own. They run under the agent's account, so the kernel lets the agent see their open files,
+    unless the processes forbid it.
     """
     files: dict[ContainerId, dict[tuple[int, int], int]] = {}
     hiding: set[ContainerId] = set()
@@ -293,7 +299,7 @@ def deleted_open_files(
 
 
 def _add_deleted_files(process: Path, sizes: dict[tuple[int, int], int]) -> bool:
-    """Add the sizes of such files of a process; return False if some cannot be seen. An ended process has none."""
+    """Add the sizes of such files of a process, and return False if some cannot be seen. An ended process has none."""
     try:
         with os.scandir(process / "fd") as entries:
             for entry in entries:
@@ -302,7 +308,7 @@ def _add_deleted_files(process: Path, sizes: dict[tuple[int, int], int]) -> bool
                 with suppress(OSError):
                     _add_if_deleted(entry, sizes)
                     if stat.S_ISSOCK(entry.stat().st_mode) and holds_sent_files(str(process), entry.name):
-                        return False  # nobody sees their sizes
+                        return False  # their sizes are not visible
     except (FileNotFoundError, ProcessLookupError):
         return True
     except OSError:

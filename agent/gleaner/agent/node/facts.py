@@ -1,4 +1,4 @@
-"""The facts of this node, and our part of it."""
+"""Collect the facts about this node, and about our part of it."""
 
 import errno
 import os
@@ -36,11 +36,11 @@ def node_facts(
     fetches: Sequence[str] = (),
     disk_mib: int | None = None,
 ) -> NodeFacts:
-    """Return the node's facts: from the settings, else from Slurm's environment, else from the kernel.
+    """Return the node's facts from the settings, or else from Slurm's environment, or else from the kernel.
 
-    Jobs get all but the head room of restores. `mounts` are the folders that jobs may mount; those that are not there,
-    or that would show jobs one of `own`, are left out.
-    `fetches` are the schemes of inputs' URLs. `disk_mib` is the most that a job may write.
+    Jobs can use all its memory except the head room of restores. `mounts` are the folders that jobs can mount. Folders
+    that do not exist, or that would show jobs one of `own`, are left out. `fetches` are the schemes of inputs' URLs.
+    `disk_mib` is the maximum that a job is allowed to write.
     """
     memory_mib = memory_mib or _from_slurm("SLURM_MEM_PER_NODE") or _total_memory_mib()
     return NodeFacts(
@@ -59,13 +59,13 @@ def node_facts(
 
 
 def node_images(runtime: RuntimeFacts, *, allowed: Sequence[str]) -> NodeImages:
-    """Return the images of this node that jobs may run; `allowed` are the patterns of their names."""
+    """Return the images of this node that jobs are allowed to run. `allowed` are the patterns of their names."""
     names = [name for name in runtime.images if any(matches(name, pattern) for pattern in allowed)]
     return NodeImages(names=tuple(names[:MOST_IMAGES]), brings=tuple(allowed) if runtime.brings_images else ())
 
 
 def _mounts_here(paths: Sequence[str], own: Sequence[str]) -> tuple[str, ...]:
-    with ThreadPoolExecutor(mount_folders.MOST) as pool:  # at once: each that does not answer takes its time
+    with ThreadPoolExecutor(mount_folders.MOST) as pool:  # in parallel, as each one that hangs takes time
         reasons = list(pool.map(partial(_why_missing, own), paths))
     for reason in filter(None, reasons):
         log.warning("a folder that jobs may mount is missing", reason=reason)
@@ -100,10 +100,10 @@ def _cpu_features() -> tuple[str, ...]:
 
 
 def internet_socket_warning(criu: str, kernel: str, *, cannot_ask_passcred: bool) -> str:
-    """Return a line for the admin if this CRIU cannot save internet sockets; "" if it can, or if there is no CRIU.
+    """Return a line for the admin if this CRIU cannot save internet sockets, or "" if it can or if there is no CRIU.
 
-    CRIU before 4.2 asks each socket for SO_PASSCRED, and Linux since 6.16 answers only for sockets of a few families. A
-    save then fails whenever the job has an internet socket open, of whatever kind.
+    CRIU before 4.2 asks each socket for SO_PASSCRED, and since version 6.16 Linux answers only for sockets of a few
+    families. A save then fails whenever the job has any internet socket open.
 
     >>> internet_socket_warning("4.1.1", "6.18.1", cannot_ask_passcred=True)
     'CRIU 4.1.1 saves no job that has an internet socket open on Linux 6.18.1: install CRIU 4.2 or newer'
@@ -119,7 +119,7 @@ def internet_socket_warning(criu: str, kernel: str, *, cannot_ask_passcred: bool
 
 
 def cannot_ask_passcred() -> bool:
-    """Return True if this node's kernel refuses to tell SO_PASSCRED of an internet socket."""
+    """Return True if this node's kernel refuses to report SO_PASSCRED for an internet socket."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
             one.getsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED)

@@ -1,4 +1,4 @@
-"""Remove what earlier agents left on this node, for example because they were killed: containers and folders.
+"""Remove containers and folders that earlier agents left on this node, for example because they were killed.
 
 The node's watchdog removes their sockets.
 """
@@ -16,10 +16,10 @@ log = structlog.get_logger()
 
 
 def remove_containers(runtime: Runtime, *, agent: str, whole_node: bool, now_s: float) -> list[ContainerId]:
-    """Remove containers that other agents left on this node; return them.
+    """Remove containers that other agents left on this node, and return them.
 
-    On a node of its own, an agent knows that no other one lives here. Elsewhere (agents as processes of one machine)
-    only those are removed whose agent's end has passed.
+    If an agent has a whole node, no other agent lives there. Otherwise (with several agents as processes on one
+    machine) only containers whose agent's end has passed are removed.
     """
     removed: list[ContainerId] = []
     for container, labels in runtime.our_containers().items():
@@ -33,7 +33,10 @@ def remove_containers(runtime: Runtime, *, agent: str, whole_node: bool, now_s: 
 
 
 def remove_folders(work: Path, *, agent: str, now_s: float) -> None:
-    """Remove the jobs' folders that earlier agents left on this node. Only for an agent that has the whole node."""
+    """Remove the jobs' folders that earlier agents left on this node.
+
+    This is only for an agent that has the whole node.
+    """
     with contextlib.suppress(OSError):  # logs of agents that ended when the storage did not answer
         agent_leftovers.remove_old_logs(str(work), owner_uid=work.stat().st_uid, now_s=now_s)
     for entry in work.iterdir():

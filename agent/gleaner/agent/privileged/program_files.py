@@ -1,7 +1,7 @@
-"""The files of root's programs on a node: copies of the modules here and in `../system`, and what starts them.
+"""List the files of root's programs on a node: copies of the modules here and in `../system`, and their start scripts.
 
-`glean setup node` writes them. They are copies, so that they do not change under an agent that runs. The system's own
-Python runs them.
+`glean setup node` writes them. They are copies, so that they do not change while an agent runs. The system's own Python
+runs them.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -29,7 +29,7 @@ main({arguments})
 
 
 class ProgramFile(NamedTuple):
-    """A file of root's programs, by its path on the node."""
+    """A file of root's programs, with its path on the node."""
 
     path: str
     content: bytes
@@ -37,7 +37,7 @@ class ProgramFile(NamedTuple):
 
 
 def files_of_programs(settings: config.Config) -> Iterator[ProgramFile]:
-    """Yield all files. Raises `Misconfigured` if others than root could change what root would run."""
+    """Yield all files. Raises `Misconfigured` if accounts other than root could change code that root would run."""
     source = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     for folder, _, names in sorted(each for package in _PACKAGES for each in os.walk(os.path.join(source, package))):
         for name in sorted(names):
@@ -47,8 +47,8 @@ def files_of_programs(settings: config.Config) -> Iterator[ProgramFile]:
                 with open(path, "rb") as file:
                     place = f"{settings.library}/gleaner/agent/{os.path.relpath(path, source)}"
                     yield ProgramFile(place, file.read(), 0o644 if name.endswith(".py") else 0o755)
-    must_be_roots(os.path.join(source, "privileged", "init", "gleaner-init"))  # it is there
-    # For each program: the module whose `main` it calls, and the arguments.
+    must_be_roots(os.path.join(source, "privileged", "init", "gleaner-init"))  # check that it exists
+    # Each program has its path, the module whose `main` it calls, and the arguments.
     for path, module, arguments in (
         (settings.shim, "shim.main", repr(settings.runc)),
         (f"{settings.library}/bin/criu", "shim.criu_call", ""),
@@ -59,7 +59,7 @@ def files_of_programs(settings: config.Config) -> Iterator[ProgramFile]:
 
 
 def must_be_roots(path: str) -> None:
-    """Raise `Misconfigured` if others than root can change this file, which root runs, or a folder above it."""
+    """Raise `Misconfigured` if accounts other than root can change this file, which root runs, or a folder above it."""
     at = os.path.realpath(path)
     while True:
         try:

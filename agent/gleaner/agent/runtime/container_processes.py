@@ -1,4 +1,4 @@
-"""The processes of containers, as the node's /proc shows them: what they have written, and the memory of their cgroup.
+"""Read from /proc what containers' processes have written, and the memory of their cgroups.
 
 A container's processes are found by their cgroup, whose last part is the container's own. So both runtimes, and both
 versions of cgroups, are read in the same way.
@@ -30,16 +30,17 @@ def processes_of(containers: Collection[ContainerId], processes: Path) -> list[t
 
 
 def written_bytes(container: ContainerId, *, processes: Path = PROCESSES) -> int | None:
-    """Return the bytes that a container's processes have written: to files, pipes, sockets and terminals.
+    """Return the bytes that a container's processes have written to files, pipes, sockets and terminals.
 
-    A process counts its own writes and those of the children that it has waited for (proc(5), `wchar`). Writes to
-    memory, mapped files included, are not counted. None if there is no process, or if one hides its count.
+    A process counts its own writes and those of the children for which it has waited (proc(5), `wchar`). Writes to
+    memory, including mapped files, are not counted. Return None if there is no process, or if a process hides its
+    count.
     """
     count: int | None = None
     for _, process in processes_of([container], processes):
         try:
             match = _WRITTEN.search((process / "io").read_text())
-        except (FileNotFoundError, ProcessLookupError):  # it has ended
+        except (FileNotFoundError, ProcessLookupError):  # the process has ended
             continue
         except OSError:
             return None
@@ -50,7 +51,7 @@ def written_bytes(container: ContainerId, *, processes: Path = PROCESSES) -> int
 
 
 def memory_bytes(container: ContainerId) -> int | None:
-    """Return the memory that a checkpoint would have to write, without the file cache; None if nothing runs there."""
+    """Return the memory that a checkpoint would write, without the file cache, or None if no process runs there."""
     for _, process in processes_of([container], PROCESSES):
         with suppress(OSError):
             places = {
@@ -65,5 +66,5 @@ def memory_bytes(container: ContainerId) -> int | None:
 
 
 def _cgroups(process: Path) -> list[tuple[str, str, str]]:
-    """Return controllers, path, and the path's last part, of each cgroup of a process (cgroups(7))."""
+    """Return controllers, path, and the path's last part, for each cgroup of a process (cgroups(7))."""
     return _CGROUP.findall((process / "cgroup").read_text(errors="replace"))

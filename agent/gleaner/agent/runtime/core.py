@@ -1,7 +1,7 @@
-"""The core that both runtimes share: start, save, restore, end and measure a container.
+"""Start, save, restore, end and measure containers, in the core that both runtimes share.
 
-An adapter finds, makes, starts and stops containers (`docker_runtime`, `helper_runtime`). What is saved and restored
-passes between root's shim and the agent in the same way, whoever started the container (`criu_streams`).
+An adapter finds, makes, starts and stops containers (`docker_runtime`, `helper_runtime`). The saved and restored data
+pass between root's shim and the agent in the same way, whichever adapter started the container (`criu_streams`).
 """
 
 import json
@@ -62,27 +62,26 @@ KILLED = 128 + signal.SIGKILL
 
 
 class ContainerRuntime(Runtime):
-    """A `Runtime` without the calls of its engine, which an adapter adds."""
+    """A `Runtime` without the calls to its engine, which an adapter adds."""
 
     def __init__(self, find_handshakes: Callable[[], Path | None]) -> None:
         self._find_handshakes = find_handshakes
         self.restores_lazily = False
-        """True if restored processes run before all their memory is there."""
+        """True if restored processes run before all their memory is loaded."""
         self._memory: dict[ContainerId, LazyMemory] = {}
         self._inits_lines: dict[ContainerId, Callable[[], str]] = {}
         """Functions that return the line of each container's init, once it has ended."""
         self._adrift: set[ContainerId] = set()
-        """Containers that the engine has not said go on since they were unpaused; it may take them for paused while
-        they run."""
+        """Containers whose last unpause is unconfirmed, so that the engine might consider them paused."""
 
     @cached_property
     def _handshakes(self) -> Path | None:
-        """The folder in which root's shim meets the agent; None if this node has no shim."""
+        """The folder in which root's shim connects to the agent, or None if this node has no shim."""
         return self._find_handshakes()
 
     @abstractmethod
     def _create(self, spec: ContainerSpec, image: str, *, restored: bool) -> ContainerId:
-        """Make a container that does not run yet. Raises `ImageMissing`, and all that `start` raises."""
+        """Make a container that does not run yet. Raises `ImageMissing`, and all errors of `start`."""
 
     @abstractmethod
     def _start(self, container: ContainerId, spec: ContainerSpec, *, restored: bool) -> None:
@@ -90,7 +89,10 @@ class ContainerRuntime(Runtime):
 
     @abstractmethod
     def _paused_name(self, container: ContainerId) -> str:
-        """Return the name under which the shim meets the agent. Raises `RuntimeFault` if it is not paused."""
+        """Return the name under which the shim connects to the agent.
+
+        Raises `RuntimeFault` if the container is not paused.
+        """
 
     @abstractmethod
     def _save(self, container: ContainerId) -> None:
@@ -98,23 +100,26 @@ class ContainerRuntime(Runtime):
 
     @abstractmethod
     def _pause(self, container: ContainerId) -> None:
-        """Freeze it. Raises `ContainerExited` or `CannotCheckpoint`."""
+        """Freeze a container. Raises `ContainerExited` or `CannotCheckpoint`."""
 
     @abstractmethod
     def _unpause(self, container: ContainerId) -> None:
-        """Let it go on."""
+        """Let a container continue."""
 
     @abstractmethod
     def _signal(self, container: ContainerId, name: str) -> None:
-        """Send a signal. Wait for the end after `SIGKILL`."""
+        """Send a signal. After `SIGKILL`, wait for the end."""
 
     @abstractmethod
     def _wait(self, container: ContainerId) -> tuple[End, bool] | None:
-        """Wait a while for the end; None if it has not come. True: the container was killed at a limit of its own."""
+        """Wait a while for the end, and return None if it has not come.
+
+        The second value is True if the container was killed at its own limit.
+        """
 
     @abstractmethod
     def _frames(self, container: ContainerId) -> Iterator[bytes]:
-        """Yield its output from its start to its end."""
+        """Yield the container's output from its start to its end."""
 
     def start(self, spec: ContainerSpec) -> ContainerId:
         with self._made(spec, spec.image, restored=False) as container:
@@ -136,7 +141,7 @@ class ContainerRuntime(Runtime):
     def _restore(
         self, spec: ContainerSpec, archive: FolderArchive, handshakes: Path, memory: LazyMemory | None
     ) -> ContainerId:
-        image = archive.facts.get("image_id")  # the very image that it had: its name may mean another one by now
+        image = archive.facts.get("image_id")  # the original image, as its name might have moved
         with (
             _reasons(f"cannot restore {spec.name}", cannot_restore, broken=CannotRestore),
             self._made(spec, image if isinstance(image, str) else spec.image, restored=True) as container,
@@ -153,7 +158,10 @@ class ContainerRuntime(Runtime):
 
     @contextmanager
     def _made(self, spec: ContainerSpec, image: str, *, restored: bool) -> Generator[ContainerId]:
-        """Make a container, and bring its image before if it is not there. If the context fails, nothing is left."""
+        """Make a container, and pull its image first if it is missing.
+
+        If the context fails, the container is removed.
+        """
         name = image if is_id(image) else full_name(image)
         try:
             container = self._create(spec, name, restored=restored)
@@ -173,9 +181,10 @@ class ContainerRuntime(Runtime):
             raise
 
     def _take_inits_line(self, folder: Path) -> str:
-        """Return the line that the init has left in the job's folder; "" if there is none.
+        """Return the line that the init has left in the job's folder, or "" if there is none.
 
-        The file is removed: it is none of the job's results. The job could have put anything in its place.
+        The file is removed, because it is not one of the job's results. It is not trusted, because the job could have
+        replaced it.
         """
         line, path = "", folder / Path(own_config.END).name
         with suppress(OSError), closing_fd(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
@@ -225,7 +234,7 @@ class ContainerRuntime(Runtime):
             failure, is_whole = memory.failure, memory.is_sent
             memory.end()
         line = self._inits_lines.get(container, str)()
-        if end.exit_code == KILLED and not is_whole:  # also at its limit: children share nothing that comes later
+        if end.exit_code == KILLED and not is_whole:  # also at its limit, as lazy memory is never shared
             why = ReturnReason.CHECKPOINT_BROKEN if isinstance(failure, ArchiveBroken) else ReturnReason.NODE_FAULT
             raise ContainerKilled(f"it was killed before all its memory had come: {failure or 'nobody says why'}", why)
         if end.exit_code == KILLED and not at_its_limit and not line:
@@ -254,7 +263,10 @@ class ContainerRuntime(Runtime):
 def _reasons(
     doing: str, failed: Callable[[str, str], Exception], *, broken: Callable[[str], Exception]
 ) -> Generator[None]:
-    """Turn the failures of a save or a restore into plain reasons. `broken` is that of a stream that breaks off."""
+    """Turn the failures of a save or a restore into plain reasons.
+
+    `broken` makes the error for a stream that breaks off.
+    """
     try:
         yield
     except TransferFailed as error:
@@ -266,7 +278,7 @@ def _reasons(
 
 
 def _reason(exit_code: int, line: str) -> str:
-    """Return what the init's line adds to an exit code, for a person.
+    """Return what the init's line adds to an exit code, for messages.
 
     >>> _reason(127, "cannot run nope: No such file or directory"), _reason(137, "killed 9"), _reason(3, "exited 3")
     ('cannot run nope: No such file or directory', '', '')

@@ -1,6 +1,6 @@
-"""CRIU's log in plain words: why a job cannot be saved, and what its owner can do about it. Pure.
+"""Explain CRIU's log in plain words: why a job cannot be saved, and what its owner can do about it. Pure.
 
-`KINDS` is the table. The docs (docs/user/saving.md) have the same one.
+`KINDS` is the table of kinds, which is also in the docs (docs/user/saving.md).
 """
 
 import re
@@ -16,9 +16,9 @@ _ERROR = re.compile(
 )
 _WHY_OF_OWN = {unsavable.LASTS: ReturnReason.UNSAVABLE, unsavable.PASSES: ReturnReason.SAVE_FAILED}
 _NODE_LACKS = re.compile(r"required by image is not supported on host|Can't restore 0x\w+ mapping with 0xf+4$")
-"""Errors of a restore for which the node lacks something: its processor a feature, or itself room for huge pages."""
+"""Errors of a restore when the node lacks something, either a feature of its processor or room for huge pages."""
 _HARMLESS = re.compile(r"RLIMIT_NOFILE for self|Unable to create tun|exited, status=")
-"""Errors that CRIU reports although all goes well."""
+"""Errors that CRIU reports although everything is in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class CriuFault:
     """The rest of a sentence that begins with "it"."""
     advice: str
     why: ReturnReason = ReturnReason.UNSAVABLE
-    """SAVE_FAILED if the next try may succeed, NODE_LACKS if one on another node may."""
+    """SAVE_FAILED if the next try might succeed, and NODE_LACKS if a try on another node might."""
 
 
 _NO_NETWORK = "let its processes talk through pipes or Unix sockets"
@@ -133,9 +133,9 @@ KINDS = (
 
 
 def cannot_checkpoint(log: str, otherwise: str) -> CannotCheckpoint:
-    """Return the error for a save after which CRIU has left this log; `otherwise` says why if the log does not.
+    """Return the error for a save after which CRIU left this log. `otherwise` is the reason if the log has none.
 
-    The shim's own reasons are plain words already, unless the table has them.
+    The shim's own reasons are already in plain words and are used unless the table has a better one.
 
     >>> str(cannot_checkpoint("(00.1) Error (criu/filesystems.c:650): mqueue isn't empty", ""))
     "it has a POSIX message queue (mq_open): use a pipe or a Unix socket instead (CRIU: mqueue isn't empty)"
@@ -148,7 +148,7 @@ def cannot_checkpoint(log: str, otherwise: str) -> CannotCheckpoint:
                 return CannotCheckpoint(f"it {reason}: {kind.advice} (CRIU: {text})", kind.why)
         if file in _WHY_OF_OWN:
             return CannotCheckpoint(text, _WHY_OF_OWN[file])
-    first = errors[0][1] if errors else _one_line(otherwise)  # those after it are consequences
+    first = errors[0][1] if errors else _one_line(otherwise)  # later errors are consequences
     return CannotCheckpoint(f"CRIU cannot save it: {first}")
 
 
@@ -166,13 +166,13 @@ def cannot_restore(log: str, otherwise: str) -> CannotRestore:
 
 
 def _errors(log: str) -> list[tuple[str, str]]:
-    """Return the file of CRIU's source and the text of each error that matters."""
+    """Return CRIU's source file and the text of each error that matters."""
     errors = [(error["file"], _one_line(error["text"])) for error in _ERROR.finditer(log)]
     return [(file, text) for file, text in errors if not _HARMLESS.search(text)]
 
 
 def _one_line(text: str) -> str:
-    r"""Return a text without control characters, cut where it is long.
+    r"""Return a text without control characters, truncated if it is long.
 
     >>> _one_line("fsnotify: \tCan't\x1b[31m")
     "fsnotify: Can't [31m"

@@ -1,10 +1,10 @@
-"""The agent's side of a save and a restore: CRIU's images as streams, and the handshake with root's program.
+"""Stream CRIU's images on the agent's side of a save and a restore, and carry out the handshake with root's program.
 
-With `--stream`, CRIU opens no image file but asks for a pipe for each (see `privileged.shim.criu_messages`). So memory
-is read once from the process and written once to the storage.
+With `--stream`, CRIU opens no image file but asks for a pipe for each image (see `privileged.shim.criu_messages`). So
+memory is read from the process once, and written to the storage once.
 
-The agent waits, and root's program on the node connects. An archive gets its parts here, whichever runtime saves:
-CRIU's images, the list of descriptors, the written files.
+The agent waits, and root's program on the node connects. This module gives an archive its parts, whichever runtime
+saves. They are CRIU's images, the list of descriptors, and the written files.
 """
 
 import fcntl
@@ -31,20 +31,22 @@ if TYPE_CHECKING:
 
 DESCRIPTORS_PART = "descriptors.json"
 NOT_OURS = "it was not saved by Gleaner's runtime or node helper: it has no list of descriptors"
-"""The reason why an archive without that part is not restored. The part lists, in runc's words, the pipes that the
-process had as its standard streams."""
+"""The reason why an archive without that part is not restored.
+
+The part lists, in runc's notation, the pipes that were the process's standard streams.
+"""
 INIT_PART = "init"
-"""The init that the container ran with, packed by `privileged.shim.own_config`."""
+"""The init with which the container ran, packed by `privileged.shim.own_config`."""
 LAYER_PART = "layer.tar"
 """The files that the container has written outside its job's folder (`privileged.shim.written_layer`)."""
 SEAL_PART = "seal.json"
-"""Root's own notes of what it has saved, for a user job (`privileged.shim.seal`)."""
+"""Root's own notes on what it has saved, for a user job (`privileged.shim.seal`)."""
 TIGHT_PART = "tight"
-"""A mark: the restore needs more memory than the container's limit (`privileged.shim.head_room`)."""
+"""A mark that the restore needs more memory than the container's limit (`privileged.shim.head_room`)."""
 _ROOT = 0
 _CHUNK_BYTES = 2**20
 PREFIX = "criu."
-"""The start of the name of each part that is a CRIU image; CRIU's own name of the image follows."""
+"""The start of the name of each part that is a CRIU image. It is followed by CRIU's own name for the image."""
 PIPE_BYTES = 2**20
 
 Result = TypeVar("Result")
@@ -55,10 +57,10 @@ class NeverCame(Exception):
 
 
 def capture(listener: socket.socket, draft: FolderDraft, caller: socket.socket) -> None:
-    """Write all CRIU images of one save to the draft. Return when CRIU has closed the last. Raises the draft's errors.
+    """Write all CRIU images of one save to the draft. Return when CRIU has closed the last image.
 
-    `listener` is the socket that CRIU connects to. If CRIU's caller speaks before CRIU connects, then CRIU has failed.
-    Raises `NeverCame` in that case. A failure here closes every pipe, which ends CRIU's save.
+    Raises the draft's errors. CRIU connects to the socket `listener`. If CRIU's caller sends a message before CRIU
+    connects, CRIU has failed, and `NeverCame` is raised. A failure here closes every pipe, and so ends CRIU's save.
     """
     pumps = _Pumps()
 
@@ -79,9 +81,9 @@ def capture(listener: socket.socket, draft: FolderDraft, caller: socket.socket) 
 def serve(
     listener: socket.socket, archive: FolderArchive, caller: socket.socket, memory: "LazyMemory | None" = None
 ) -> None:
-    """Send the images that CRIU asks for, every byte verified. Return when CRIU asks for no more.
+    """Send the images that CRIU asks for, with every byte verified. Return when CRIU asks for no more.
 
-    What `memory` sends later is left out.
+    The memory that `memory` sends later is left out.
     """
     pumps = _Pumps()
 
@@ -100,7 +102,7 @@ def serve(
 
 
 class _Pumps:
-    """Threads that move bytes, one for each image. The first failure counts, and stops the others."""
+    """Threads that move bytes, one for each image. The first failure counts and stops the other threads."""
 
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
@@ -120,7 +122,7 @@ class _Pumps:
             self._failures.append(error)
 
     def check(self) -> None:
-        """Raise the failure of another image, if there is one: then this save comes to nothing."""
+        """Raise the failure of another image, if there is one, because this save then cannot succeed."""
         if self._failures:
             raise self._failures[0]
 
@@ -147,7 +149,7 @@ class TransferFailed(Exception):
 
 
 def save(handshake: Handshake, draft: FolderDraft) -> None:
-    """Write what CRIU saves, and the written files, to the draft.
+    """Write the images from CRIU, and the written files, to the draft.
 
     Raises `TransferFailed`, `HandshakeFailed`, or the draft's own errors.
     """
@@ -161,9 +163,10 @@ def save(handshake: Handshake, draft: FolderDraft) -> None:
 
 
 def restore(handshake: Handshake, archive: FolderArchive, memory: "LazyMemory | None" = None) -> None:
-    """Send what CRIU restores from. Raises `TransferFailed`, `HandshakeFailed`, or the archive's own errors.
+    """Send everything that CRIU needs for a restore.
 
-    If the node can have memory that comes later, `memory` begins to send it.
+    Raises `TransferFailed`, `HandshakeFailed`, or the archive's own errors. If the node can load memory later, `memory`
+    begins to send it.
     """
     handshake.hear()
     parts = {"descriptors": DESCRIPTORS_PART, "init": INIT_PART} | (
@@ -184,19 +187,19 @@ def restore(handshake: Handshake, archive: FolderArchive, memory: "LazyMemory | 
 
 
 def _send_layer(pipe: int | None, archive: FolderArchive) -> None:
-    """Send the written files. If root's side stops to read them, it says why in its next message."""
+    """Send the written files. If root's side stops reading them, it gives the reason in its next message."""
     if pipe is None:
         raise HandshakeFailed("no pipe came for the written files")
     chunks = archive.read(LAYER_PART)
     with closing_fd(pipe), suppress(BrokenPipeError):
         for chunk in chunks:
             write_all(pipe, chunk)
-    for _ in chunks:  # a broken archive may say so only at its end
+    for _ in chunks:  # a broken archive might be detected only at its end
         pass
 
 
 def _last_message(handshake: Handshake, draft: FolderDraft | None) -> Message:
-    """Return the privileged side's last message. Before it, put the written files into the draft if they come."""
+    """Return the privileged side's last message. If the written files arrive before it, put them into the draft."""
     last, pipe = handshake.hear()
     if pipe is None:
         return last
@@ -211,13 +214,14 @@ def _last_message(handshake: Handshake, draft: FolderDraft | None) -> Message:
 def _stream_images(
     handshake: Handshake, stream: Callable[[socket.socket], None], draft: FolderDraft | None = None
 ) -> Message:
-    """Let the images `stream`, and return the privileged side's last message.
+    """Call `stream` for the images, and return the privileged side's last message.
 
-    A stream that breaks off is raised only where CRIU does not say why: mostly CRIU has failed, and so stopped asking.
+    A stream that breaks off is raised only if CRIU gives no reason, because usually CRIU has failed and therefore
+    stopped asking.
     """
     broken: StreamBroken | None = None
     first, descriptor = handshake.hear()
-    if "status" in first:  # the privileged side has given up before CRIU began
+    if "status" in first:  # the privileged side has given up before CRIU started
         raise TransferFailed(int(first["status"]), str(first.get("log", "")))
     if descriptor is None:
         raise HandshakeFailed("no descriptor came with the message")
@@ -241,9 +245,10 @@ def _stream_images(
 
 
 def during_handshake(folder: Path, name: str, talk: Callable[[Handshake], None], act: Callable[[], Result]) -> Result:
-    """Do `act`, which sends the privileged side to this name, and meanwhile `talk` with that side.
+    """Call `act`, which makes the privileged side connect under this name, and at the same time `talk` with that side.
 
-    If both fail, the failure of `talk` is raised, since it is the reason. Raises `HandshakeFailed` if nobody came.
+    If both fail, the failure of `talk` is raised, since it is the cause. Raises `HandshakeFailed` if there was no
+    connection.
     """
     path = folder / check_name(name)
     with listen(str(path)) as listener, ThreadPoolExecutor(1) as one:
@@ -276,6 +281,6 @@ def _accept(listener: socket.socket, talk: Callable[[Handshake], None]) -> None:
 
 
 def _turn_away(listener: socket.socket) -> None:
-    """Stop waiting for a side that has not come by now."""
+    """Stop waiting for a side that has not connected by now."""
     with suppress(OSError):
         listener.shutdown(socket.SHUT_RDWR)

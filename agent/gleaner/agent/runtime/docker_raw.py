@@ -1,8 +1,8 @@
-"""The calls of Docker's HTTP interface that docker-py lacks, on docker-py's own session.
+"""Make the calls of Docker's HTTP interface that docker-py lacks, through docker-py's own session.
 
-The checkpoint calls are in no release of docker-py and in no API description; they are those of the engine's
-`daemon/server/router/checkpoint`, and need a daemon with `experimental` on. Each call raises docker-py's or requests'
-errors (`docker_runtime.translate_errors`).
+The checkpoint calls are in no release of docker-py and in no API description. They are those of the engine's
+`daemon/server/router/checkpoint`, and need a daemon with `experimental` switched on. Each call raises the errors of
+docker-py or requests (`docker_runtime.translate_errors`).
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ import requests
 
 CHUNK_BYTES = 2**20
 _CHANGE = b'"Kind":'
-"""It stands once for each change in the engine's list; within a file's name, the quotes would be escaped."""
+"""It occurs once for each change in the engine's list, because quotes within a file's name are escaped."""
 
 
 def request(api: Any, method: str, container: str, path: str, **options: Any) -> requests.Response:
@@ -29,9 +29,9 @@ def request(api: Any, method: str, container: str, path: str, **options: Any) ->
 
 
 def follow(api: Any, container: str, *, connect_s: float) -> Iterator[bytes]:
-    """Yield the container's whole output up to its end, as Docker's frames.
+    """Yield the container's whole output up to its end, in Docker's frames.
 
-    There is no limit of time: a workload may be silent for hours.
+    There is no time limit, because a workload can be silent for hours.
     """
     params = {"follow": 1, "stdout": 1, "stderr": 1}
     with request(api, "GET", container, "logs", params=params, stream=True, timeout=(connect_s, None)) as answer:
@@ -39,9 +39,9 @@ def follow(api: Any, container: str, *, connect_s: float) -> Iterator[bytes]:
 
 
 def count_changes(api: Any, container: str, *, most: int) -> int:
-    """Return the number of its own files and folders that a container has changed, made or deleted.
+    """Return how many files and folders outside its mounts a container has changed, made or deleted.
 
-    The count stops past `most`.
+    The count stops once it exceeds `most`.
     """
     count, rest = 0, b""
     with request(api, "GET", container, "changes", stream=True) as answer:
@@ -55,10 +55,10 @@ def count_changes(api: Any, container: str, *, most: int) -> int:
 
 
 def attach(api: Any, container: str, *, connect_s: float) -> Iterator[bytes]:
-    """Return a container's output from now on, as Docker's frames, as soon as it is written.
+    """Return a container's output from now on, in Docker's frames, as soon as it is written.
 
-    When a mebibyte of it is unread, the engine lets the container wait. To drop the iterator closes the connection.
+    If a mebibyte of it is unread, the engine makes the container wait. Dropping the iterator closes the connection.
     """
-    params = {"stdout": 1, "stderr": 1, "stream": 1}  # without an upgrade the frames are the answer's body
+    params = {"stdout": 1, "stderr": 1, "stream": 1}  # without an upgrade, the frames are the body of the answer
     answer = request(api, "POST", container, "attach", params=params, stream=True, timeout=(connect_s, None))
     return iter(partial(answer.raw.read1, CHUNK_BYTES), b"")

@@ -1,9 +1,9 @@
-"""The adapter of Docker Engine: it finds, makes, starts and stops containers through the engine's API alone.
+"""Find, make, start and stop containers through Docker Engine's API.
 
-A container is started without network, without capabilities and without a way to get more, as the agent's own user,
-with no other mounts than the job's folder and what it cannot change: its inputs and folders of the node that root
-allows. Its memory is saved and restored by root's shim, which is registered with the engine as a runtime. An engine
-without the shim runs only jobs that save themselves.
+A container is started without network, without capabilities and without a way to gain any, as the agent's own user. Its
+only mounts are the job's folder and, read-only, its inputs and the node's folders that root allows. Its memory is saved
+and restored by root's shim, which is registered with the engine as a runtime. An engine without the shim runs only jobs
+that save themselves.
 """
 
 import os
@@ -58,37 +58,40 @@ log = structlog.get_logger()
 RUNTIME = "gleaner"
 """The shim's name among the engine's runtimes."""
 PATIENCE_S = 120
-"""The most time that the engine may take for an ordinary answer, or may pause within a stream."""
+"""The longest time that the engine can take for an ordinary answer, or can pause within a stream."""
 LONG_PATIENCE_S = 24 * 3600
-"""For calls that last as long as there is data; an engine that dies ends them earlier."""
+"""For calls that last as long as there is data. If the engine dies, they end earlier."""
 _PULL_PATIENCE_S = 900
 _LOOK_PATIENCE_S = 30
-"""A slow measurement of what one container has written must not delay those of the others."""
+"""A slow measurement of one container's written files must not delay those of the others."""
 _REMOVE_PATIENCE_S = 60
 _CRIU_PATIENCE_S = 10
 _LOADED_WITHIN_S = 24 * 3600.0
-"""An image of the record that the engine lacks is perhaps still being loaded, for so long after it was recorded."""
+"""For this long after it was recorded, an image that the engine lacks might still be loading."""
 _OOM_KNOWN_WITHIN_S = 1.0
-"""For so long after a container's end the engine may still learn that its memory limit was hit, perhaps by a child."""
+"""The time after a container's end in which the engine might still learn that its memory limit was reached.
+
+The process that reached it can be a child.
+"""
 _LONGEST_LINE = 500
 _PIDS = 4096
 _NO_ROOM = "no space left on device"
 _NO_FOLDER = "bind source path does not exist: "
 _LOG = docker.types.LogConfig(type="local", config={"max-size": "64m", "max-file": "3"})
-"""Docker's usual driver would replace half a character at the end of a line that is open at a save."""
+"""Docker's default driver would replace half a character at the end of a line that is incomplete at a save."""
 _MIB = 2**20
 
 
 class DockerRefusal(RuntimeFault):
-    """The engine works, and has refused what it was asked for."""
+    """The engine works, and has refused a request."""
 
 
 @contextmanager
 def translate_errors(doing: str) -> Generator[None]:
-    """Turn the errors of docker-py and its HTTP libraries, and those of a malformed answer, into the runtime's own.
+    """Turn the errors of docker-py and its HTTP libraries, and of a malformed answer, into the runtime's own.
 
-    Only what asks the engine and reads its answer belongs in this context: an error of our own would pass for the
-    engine's.
+    Only code that asks the engine and reads its answer belongs in this context, because one of our own errors would
+    look like the engine's.
     """
     try:
         yield
@@ -104,15 +107,15 @@ def translate_errors(doing: str) -> Generator[None]:
 
 
 def _one_line(error: Exception) -> str:
-    """Return the engine's words in one line."""
+    """Return the engine's message in one line."""
     return " ".join(str(getattr(error, "explanation", None) or error).split())
 
 
 class DockerRuntime(ContainerRuntime):
-    """A `Runtime` on one engine. `user` is the uid and gid that the jobs run with: by default the agent's own.
+    """A `Runtime` that uses one engine. `user` is the uid and gid with which the jobs run, by default the agent's own.
 
-    `pulled_images` is a file that lists the container images that agents of this node have pulled. Without it, no image
-    is ever removed. `images_pull` False: no image is pulled.
+    `pulled_images` is a folder that records the container images that agents on this node have pulled. Without it, no
+    image is ever removed. If `images_pull` is False, no image is pulled.
     """
 
     def __init__(
@@ -129,9 +132,9 @@ class DockerRuntime(ContainerRuntime):
         self._pulled_images = PulledImages(pulled_images)
         self._uid, self._gid = user or (os.getuid(), os.getgid())
         self._attached_outputs: dict[ContainerId, Iterator[bytes]] = {}
-        """Connections to the output of each container from its beginning, until `live_output` hands them out."""
+        """Connections to the output of each container from its beginning, until `live_output` returns them."""
         self._has_quotas = True
-        """False once the engine has refused to limit what a container writes: only XFS with project quotas can."""
+        """False once the engine has refused to limit what a container writes, as only XFS with project quotas can."""
         if self._uid == 0:
             raise RuntimeFault("jobs would run as root: start the agent as an ordinary service account")
 
@@ -162,8 +165,10 @@ class DockerRuntime(ContainerRuntime):
             return None
 
     def facts(self) -> RuntimeFacts:
-        """Return the facts. An engine that lacks the shim, or is not experimental, runs containers and cannot save
-        them."""
+        """Return the facts about the engine.
+
+        An engine that lacks the shim, or is not experimental, can run containers but cannot save them.
+        """
         with translate_errors("cannot ask Docker what it is"):
             version = self._api.version()
             is_experimental, name = bool(version.get("Experimental")), f"docker {version['Version']}"
@@ -189,7 +194,7 @@ class DockerRuntime(ContainerRuntime):
         return True
 
     def pull_image(self, spec: ContainerSpec) -> None:
-        """Pull the image: its tag or digest, or else `latest`. Without a tag, the engine would pull all of them."""
+        """Pull the image by its tag or digest, or else `latest`. Without a tag, the engine would pull all of them."""
         if is_id(spec.image):
             raise ImageMissing(f"the image {spec.image} is not on the node, and an id cannot be pulled: give its name")
         if not self._images_pull:
@@ -205,7 +210,7 @@ class DockerRuntime(ContainerRuntime):
         self._pulled_images.record_pull(image, image_id, now_s=time.time())
 
     def load_image(self, image_id: str, archive: Iterator[bytes]) -> None:
-        # It is recorded before it comes: an agent that is killed in between leaves no other trace.
+        # It is recorded before it is loaded, because an agent that is killed in between leaves no other trace.
         self._pulled_images.record_pull(image_id, image_id, now_s=time.time())
         doing = f"cannot load the image {image_id}"
         with closing(self._connect(_PULL_PATIENCE_S)) as api, translate_errors(doing):
@@ -220,11 +225,11 @@ class DockerRuntime(ContainerRuntime):
 
     def _create(self, spec: ContainerSpec, image: str, *, restored: bool) -> ContainerId:
         self._pulled_images.record_use(image, now_s=time.time())
-        asks_for_quota = self._has_quotas  # another thread may find out meanwhile
+        asks_for_quota = self._has_quotas  # another thread might find out in the meantime
         try:
             with translate_errors(f"cannot create {spec.name}"):
                 host = self._api.create_host_config(network_mode="none", **self._host_options(spec))
-                if self._handshakes is not None:  # docker-py does not know annotations
+                if self._handshakes is not None:  # docker-py does not support annotations
                     host |= {"Runtime": RUNTIME, "Annotations": _annotations(spec, restored=restored)}
                 container = ContainerId(str(self._api.create_container(**self._options(spec, image, host))["Id"]))
         except Gone as error:
@@ -255,7 +260,7 @@ class DockerRuntime(ContainerRuntime):
             "name": spec.name,
             "image": image,
             "command": list(spec.command),
-            "hostname": "gleaner",  # one name everywhere: a restored process keeps the one that it was started with
+            "hostname": "gleaner",  # the same on all nodes, as a restored process keeps it
             "user": f"{self._uid}:{self._gid}",
             "working_dir": FOLDER_IN_CONTAINER,
             "environment": dict(spec.environment),
@@ -272,22 +277,22 @@ class DockerRuntime(ContainerRuntime):
             "mounts": [_mount(path) for path in spec.mounts],
             "cap_drop": ["ALL"],
             "security_opt": ["no-new-privileges"],
-            # The scheduler may count more CPUs than the machine has; the engine refuses a limit above it.
+            # The scheduler can count more CPUs than the machine has, but the engine refuses a limit above that.
             "nano_cpus": min(spec.cpus, self._info["cpus"]) * 10**9,
             "mem_limit": memory_bytes,
             "memswap_limit": memory_bytes,
             "shm_size": memory_bytes,
             "pids_limit": _PIDS,
-            "init": self._handshakes is None,  # the engine's own, where the shim brings none
+            "init": self._handshakes is None,  # the engine's own init, if the shim provides none
             "ulimits": [docker.types.Ulimit(name="core", soft=0, hard=0)],
             "storage_opt": {"size": f"{spec.disk_mib}m"} if has_limit else None,
             "log_config": _LOG,
         }
 
     def _refuse_volumes(self, container: ContainerId, spec: ContainerSpec) -> None:
-        """Refuse an image with volumes. What lies in a volume is in no layer.
+        """Refuse an image with volumes. Files in a volume are in no layer.
 
-        It would be lost at each save, and the job would compute on without it.
+        They would be lost at each save, and the job would continue to compute without them.
         """
         with translate_errors(f"cannot look at {container[:12]}"):
             mounts = {str(mount["Destination"]) for mount in self._api.inspect_container(container)["Mounts"]}
@@ -302,7 +307,7 @@ class DockerRuntime(ContainerRuntime):
             self._attached_outputs[container] = attach(self._api, container, connect_s=PATIENCE_S)
 
     def _start(self, container: ContainerId, spec: ContainerSpec, *, restored: bool) -> None:
-        """Start it. A restore takes as long as its memory is read."""
+        """Start the container. A restore takes as long as reading its memory."""
         with (
             closing(self._connect(LONG_PATIENCE_S if restored else PATIENCE_S)) as api,
             translate_errors(f"cannot start {spec.name}"),
@@ -347,7 +352,7 @@ class DockerRuntime(ContainerRuntime):
         return name
 
     def _save(self, container: ContainerId) -> None:
-        """Ask for a checkpoint. The engine passes that on to the shim, also when the caller is gone by then."""
+        """Ask for a checkpoint. The engine passes the request on to the shim, even if the caller has ended by then."""
         name = f"gleaner-{secrets.token_hex(8)}"
         body = {"CheckpointID": name, "CheckpointDir": "", "Exit": False}
         try:
@@ -363,7 +368,7 @@ class DockerRuntime(ContainerRuntime):
             yield from follow(self._api, container, connect_s=PATIENCE_S)
 
     def live_output(self, container: ContainerId) -> Iterator[tuple[int, bytes]] | None:
-        """Return the output from an attached connection: the engine's log withholds a line that has no end yet."""
+        """Return the output from an attached connection, because the engine's log withholds an incomplete line."""
         output = self._attached_outputs.pop(container, None)
         return None if output is None else messages(output)
 
@@ -394,7 +399,10 @@ class DockerRuntime(ContainerRuntime):
                 raise RuntimeFault(f"{container[:12]} was killed, and does not end")
 
     def remove(self, container: ContainerId) -> None:
-        """Remove a container that runs or not, or was left half removed. One that is not there is no error."""
+        """Remove a container, whether it runs, has stopped, or was left half removed.
+
+        It is no error if the container does not exist.
+        """
         self._attached_outputs.pop(container, None)
         give_up_s = time.monotonic() + _REMOVE_PATIENCE_S
         while True:
@@ -436,7 +444,7 @@ class DockerRuntime(ContainerRuntime):
             if image_id == pulled.image_id:
                 images.append(CachedImage(name, size_bytes, pulled.used_s))
             elif image_id or pulled.used_s < time.time() - _LOADED_WITHIN_S:
-                # It is gone, or somebody else has brought another one under its name.
+                # It no longer exists, or another program has put a different image under its name.
                 self._pulled_images.forget(name)
         return images
 
@@ -456,9 +464,9 @@ class DockerRuntime(ContainerRuntime):
 
 
 def _shims_folder(runtimes: Sequence[str]) -> Path:
-    """Return the folder in which this node's shim meets its agent. Raises `Misconfigured` if the shim cannot be used.
+    """Return the folder in which this node's shim connects to its agent.
 
-    `runtimes` are those of the engine.
+    Raises `Misconfigured` if the shim cannot be used. `runtimes` are those of the engine.
     """
     if RUNTIME not in runtimes:
         raise config.Misconfigured(f"the engine knows no runtime {RUNTIME!r}")
@@ -471,13 +479,16 @@ def _shims_folder(runtimes: Sequence[str]) -> Path:
 
 
 def _annotations(spec: ContainerSpec, *, restored: bool) -> Mapping[str, str]:
-    """Return the annotations by which the shim knows a container. Past its `LABEL_END` it gives up on the agent."""
+    """Return the annotations by which the shim knows a container.
+
+    When its `LABEL_END` has passed, the shim gives up on the agent.
+    """
     marks = {ANNOTATION_HANDSHAKE: spec.name} | ({ANNOTATION_RESTORE: "yes"} if restored else {})
     return marks | ({ANNOTATION_END: end_s} if (end_s := spec.labels.get(LABEL_END)) else {})
 
 
 def _binds(spec: ContainerSpec) -> Mapping[str, Mapping[str, str]]:
-    """Return the folders of the node that the container sees."""
+    """Return the node's folders that the container sees."""
     binds = {str(spec.folder): {"bind": FOLDER_IN_CONTAINER, "mode": "rw"}}
     if spec.inputs is not None:
         binds[str(spec.inputs)] = {"bind": INPUTS_IN_CONTAINER, "mode": "ro"}
@@ -485,14 +496,14 @@ def _binds(spec: ContainerSpec) -> Mapping[str, Mapping[str, str]]:
 
 
 def _mount(path: str) -> docker.types.Mount:
-    """Return a folder of the node as a mount at its own path. The engine makes none that is missing."""
+    """Return a folder of the node as a mount at its own path. The engine does not create a missing folder."""
     mount = docker.types.Mount(path, path, type="bind", read_only=True, propagation="rprivate")
-    mount["BindOptions"]["NonRecursive"] = True  # what is mounted below could be written to with older engines
+    mount["BindOptions"]["NonRecursive"] = True  # with older engines, mounts below it could be written to
     return mount
 
 
 def _criu_version() -> str:
-    """Return CRIU's version on this node, or ""; CRIU lies in a folder that is not on an ordinary user's PATH."""
+    """Return CRIU's version on this node, or "". CRIU is in a folder that is not on an ordinary user's PATH."""
     program = shutil.which("criu", path=os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin")
     return system_programs.version_of_criu(program or "criu", within_s=_CRIU_PATIENCE_S)
 

@@ -1,4 +1,4 @@
-"""Choose the runtime that an agent uses, by the agent's settings and by what its node has."""
+"""Choose the runtime that an agent uses, from the agent's settings and from what its node has."""
 
 from pathlib import Path
 from typing import Literal
@@ -14,7 +14,7 @@ from gleaner.agent.runtime.interface import RuntimeFault
 log = structlog.get_logger()
 
 Kind = Literal["auto", "docker", "criu"]
-"""`auto`: Docker if its engine can save memory, else the node helper, else Docker for jobs that save themselves."""
+"""`auto` is Docker if it can save memory, else the node helper, else Docker for jobs that save themselves."""
 
 
 def choose_runtime(

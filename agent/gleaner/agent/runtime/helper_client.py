@@ -1,4 +1,4 @@
-"""The agent's side of the node helper (`privileged.helper.main`): one request, one connection, one answer."""
+"""Call the node helper from the agent (`privileged.helper.main`), with one request and one answer per connection."""
 
 import socket
 import time
@@ -11,7 +11,10 @@ from gleaner.agent.system.ipc import Handshake, HandshakeFailed, peer
 
 _ROOT = 0
 _COMES_BACK_S = 60.0
-"""The helper may be restarted while a container runs; a caller that waits for the container asks again so long."""
+"""The helper can be restarted while a container runs.
+
+A caller that waits for the container repeats its request for this long.
+"""
 _AGAIN_S = 0.5
 
 
@@ -38,9 +41,10 @@ class HelperClient:
     path: str
 
     def ask(self, do: str, *descriptors: int, **fields: object) -> HelperAnswer:
-        """Have a thing done, however long it takes. Raises `HelperRefusal`, or `RuntimeFault` if no helper answers.
+        """Send a request and wait for its answer, however long it takes.
 
-        A message carries one descriptor, so each further one comes in a message of its own.
+        Raises `HelperRefusal`, or `RuntimeFault` if no helper answers. A message carries one descriptor, so each
+        additional one is sent in a separate message.
         """
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -59,7 +63,7 @@ class HelperClient:
         return HelperAnswer(answer, answer_descriptor)
 
     def ask_until_answered(self, do: str, **fields: str) -> HelperAnswer:
-        """Ask what may be asked twice. A helper that ends meanwhile, and comes back soon, is asked again."""
+        """Send a request that can be repeated. If the helper ends and soon comes back, it is asked again."""
         missed_s = 0.0
         while True:
             asked_s = time.monotonic()
@@ -68,7 +72,7 @@ class HelperClient:
             except HelperRefusal:
                 raise
             except RuntimeFault:
-                # A helper that has kept us waiting was there until now.
+                # A helper that has kept us waiting was running until now.
                 missed_s = 0.0 if time.monotonic() > asked_s + _COMES_BACK_S else missed_s + _AGAIN_S
                 if missed_s > _COMES_BACK_S:
                     raise

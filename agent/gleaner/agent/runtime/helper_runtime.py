@@ -1,7 +1,8 @@
-"""The adapter of the node helper (`privileged.helper.main`), for nodes without Docker Engine: runc and CRIU.
+"""Run containers through the node helper (`privileged.helper.main`) on nodes without Docker Engine.
 
-The agent stays an ordinary user. It names containers and container images, and hands over descriptors: the job's
-folder and an image's archive. The runtime that saved a checkpoint also restores it (`node.compatibility`).
+The helper uses runc and CRIU, and the agent remains an ordinary user. It names containers and container images, and
+passes descriptors of the job's folder and of an image's archive. A checkpoint is restored by the runtime that saved it
+(`node.compatibility`).
 """
 
 import os
@@ -39,7 +40,7 @@ from gleaner.agent.system.openat import closing_fd
 _CHUNK_BYTES = 2**20
 _LOOK_S = 0.1
 _ASK_EVERY = 20
-"""The number of looks at a log that does not grow before the helper is asked if anybody will still write to it."""
+"""After this many checks of a log that does not grow, the helper is asked whether more output can follow."""
 _ERRORS: Mapping[tuple[str, str], Callable[[str], Exception]] = {
     ("create", "image"): ImageMissing,
     ("create", "mount"): MountMissing,
@@ -48,7 +49,7 @@ _ERRORS: Mapping[tuple[str, str], Callable[[str], Exception]] = {
     ("import", "image"): lambda why: ImageRefused(f"the node's helper does not take the image: {why}"),
     ("pause", "ended"): ContainerExited,
 }
-"""The errors for the helper's refusals, by the request and the kind of the refusal."""
+"""The errors for the helper's refusals, by the request and the kind of refusal."""
 
 
 @contextmanager
@@ -64,9 +65,9 @@ def _own_errors(do: str, what: object) -> Generator[None]:
 
 
 class RuncRuntime(ContainerRuntime):
-    """A `Runtime` on the node's helper, which waits for root in the folder `handshakes`.
+    """A `Runtime` that uses the node's helper, and waits for root in the folder `handshakes`.
 
-    `images` is a folder in which to look for container images that the node lacks (see `images`).
+    `images` is a folder of container images that the node might lack (see `images`).
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class RuncRuntime(ContainerRuntime):
 
     @classmethod
     def of_agent(cls, settings: Config, *, images: Path | None = None) -> "RuncRuntime":
-        """Return an agent's runtime, on the helper that the node's privileged settings name."""
+        """Return an agent's runtime that uses the helper in the node's privileged settings."""
         if os.getuid() != settings.agent_uid:
             raise RuntimeFault(f"the node's helper works for uid {settings.agent_uid}, and this agent is {os.getuid()}")
         handshakes = Path(settings.handshakes)
@@ -141,7 +142,7 @@ class RuncRuntime(ContainerRuntime):
         return ContainerId(spec.name)
 
     def _start(self, container: ContainerId, spec: ContainerSpec, *, restored: bool) -> None:
-        """Start it; the helper knows from `create` if it is to be restored."""
+        """Start the container. The helper knows from `create` whether it is to be restored."""
         del restored
         with ExitStack() as opened:
             folders = [
@@ -158,13 +159,13 @@ class RuncRuntime(ContainerRuntime):
         self._ask("unpause", name=container)
 
     def _paused_name(self, container: ContainerId) -> str:
-        return container  # root's side looks if it is paused
+        return container  # root's side checks whether it is paused
 
     def _save(self, container: ContainerId) -> None:
         self._ask("checkpoint", name=container)
 
     def live_output(self, container: ContainerId) -> None:
-        """Return None: a container's output is in its log at once."""
+        """Return None, because a container's output appears in its log immediately."""
 
     def _wait(self, container: ContainerId) -> tuple[End, bool] | None:
         with _own_errors("wait", container):
@@ -189,14 +190,14 @@ class RuncRuntime(ContainerRuntime):
         return [self._settings.bundles]
 
     def disk_use(self, container: ContainerId, *, most_inodes: int) -> DiskUse:
-        """Return the helper's count, which has limits of its own."""
+        """Return the helper's count, which has its own limits."""
         with suppress(Gone):
             size_bytes, inodes, is_whole = self._ask("taken", name=container).fields["taken"]
             return DiskUse(int(size_bytes), int(inodes), bool(is_whole))
         return DiskUse()
 
     def cached_images(self) -> Sequence[CachedImage]:
-        """Return the images that groups have pushed; those with a name are an admin's affair (`most_image_bytes`)."""
+        """Return the images that groups have pushed. Named ones are managed by an admin (`most_image_bytes`)."""
         images = self._ask("images").fields["images"]
         return [CachedImage(str(name), int(size_bytes), float(used_s)) for name, size_bytes, used_s in images]
 
@@ -204,7 +205,7 @@ class RuncRuntime(ContainerRuntime):
         return bool(self._ask("drop", image=name).fields["dropped"])
 
     def _frames(self, container: ContainerId) -> Iterator[bytes]:
-        """Yield the log's bytes as they come, until nobody will write any more."""
+        """Yield the log's bytes as they arrive, until no more can follow."""
         log = self._ask("logs", name=container).descriptor
         if log is None:
             raise RuntimeFault(f"no log came for {container}")
@@ -227,7 +228,7 @@ class RuncRuntime(ContainerRuntime):
             return bool(self._ask("about", name=container).fields["ended"])
         except Gone:
             return True
-        except RuntimeFault:  # the helper may be restarting
+        except RuntimeFault:  # the helper might be restarting
             return False
 
 

@@ -1,17 +1,18 @@
-"""Container images on a node: which may run, where they come from, and when they are removed.
+"""Bring container images to a node, and remove them when they are unused.
 
 A name is read as Docker reads it: `pi` is `docker.io/library/pi:latest`. The registry of a pattern and the rest of it
-are compared apart, so that no wildcard reaches from one into the other.
+are compared separately, so that no wildcard extends from one into the other.
 
-A node without an engine that could pull has image files: a folder (shared, or of the node) with one entry for each
-container image, named after it with `_` for each `/` and `:`: the archive that `docker save` writes (`pythia_1.tar`),
-or an OCI layout (`pythia_1/`, as `skopeo copy` writes it). The agent opens them as itself; a layout is first packed
-into one file without a name, so that the node's helper, which is root, reads from a descriptor alone.
+A node without an engine that could pull images has image files. They are in a folder (shared, or local to the node)
+with one entry for each container image, whose name is the image's with `_` for each `/` and `:`. The entry is the
+archive that `docker save` writes (`pythia_1.tar`), or an OCI layout (`pythia_1/`, as `skopeo copy` writes it). The
+agent opens them under its own account. A layout is first packed into one unnamed file, so that the node's helper, which
+is root, only reads from a descriptor.
 
-An image that a group has pushed is loaded from the storage once on a node, when its first job needs it.
+A pushed image is loaded from the storage once per node, when its first job needs it.
 
-What agents have pulled or loaded is recorded in a file that outlives them, with each image's last use. Only images in
-that record are ever removed; an image that an admin has loaded is not ours.
+Images that agents have pulled or loaded are recorded in a folder that outlives the agents, with each image's last use.
+Only images in that record are ever removed, so an image that an admin has loaded stays.
 """
 
 import fcntl
@@ -37,15 +38,15 @@ from gleaner.agent.system.tar_policy import Hostile, Policy, SizeLimit
 log = structlog.get_logger()
 
 IMAGE_PART = "image.tar"
-"""The part of a stored image's archive: what `docker load` reads."""
+"""The part of a stored image's archive that `docker load` reads."""
 FRESH_S = 600.0
-"""An image that was used more recently always stays: perhaps a job is about to begin with it."""
+"""An image that was used more recently always stays, because a job might be about to start from it."""
 _PATIENCE_S = 1800.0
 _LOOK_EVERY_S = 0.2
 
 
 def file_name(image: str) -> str:
-    """Return the name of an image's entry, without an ending.
+    """Return the name of an image's entry, without its suffix.
 
     >>> file_name("registry.site/pythia:1")
     'registry.site_pythia_1'
@@ -55,7 +56,10 @@ def file_name(image: str) -> str:
 
 @contextmanager
 def archive_of(folder: Path, image: str) -> Generator[int | None]:
-    """Yield a descriptor of the image's archive; None if there is none. Raises `RuntimeFault` if it cannot be read."""
+    """Yield a descriptor of the image's archive, or None if there is none.
+
+    Raises `RuntimeFault` if it cannot be read.
+    """
     layout = folder / file_name(image)
     try:
         if (archive := layout.with_name(f"{layout.name}.tar")).is_file():
@@ -91,10 +95,10 @@ def image_key(image_id: str) -> str:
 def prune(
     runtime: Runtime, *, unused_for_s: float, enough: Callable[[int], bool], now_s: float
 ) -> Sequence[CachedImage]:
-    """Remove images that nobody has used for so long, until `enough`, and return them.
+    """Remove images that have been unused for this long, until `enough` returns True, and return the removed ones.
 
-    `enough` is told the bytes that the remaining ones take. The image that was not used for longest goes first. An
-    image that a container uses stays.
+    `enough` is called with the size of the remaining images in bytes. The least recently used image is removed first.
+    An image that a container uses stays.
     """
     removed: list[CachedImage] = []
     images = runtime.cached_images()
@@ -109,9 +113,9 @@ def prune(
 
 
 def make_room(runtime: Runtime, size_bytes: int, *, limit_bytes: int, now_s: float) -> None:
-    """Remove unused images until a further one of this size does not pass the limit of all.
+    """Remove unused images until another one of this size fits into the limit for all.
 
-    Raises `ImageRefused` if it alone is too large, and `NoRoom` if the others are in use.
+    Raises `ImageRefused` if the image alone is too large, and `NoRoom` if the other images are in use.
     """
     if size_bytes > limit_bytes:
         raise ImageRefused(
@@ -132,8 +136,9 @@ def ensure_image(
 ) -> None:
     """Load the image from the storage unless the node has it. `digest` is the digest of its archive's manifest.
 
-    All images of the node take at most `limit_bytes` then. Raises `ImageMissing` if the storage does not have the image
-    whole, `ImageRefused` if the runtime refuses it or it is too large, `NoRoom`, `StorageError` or `RuntimeFault`.
+    After this, all images on the node take at most `limit_bytes`. Raises `ImageMissing` if the storage does not have
+    the complete image, `ImageRefused` if the runtime refuses it or it is too large, `NoRoom`, `StorageError` or
+    `RuntimeFault`.
     """
     if runtime.has_image(image_id):
         return
@@ -175,7 +180,7 @@ def _turn(path: Path) -> Generator[None]:
 
 @dataclass(frozen=True, slots=True)
 class PulledImage:
-    """One image in the record: its id when it was pulled, and its last use."""
+    """One image in the record, with its id when it was pulled, and its last use."""
 
     image_id: str
     used_s: float
@@ -184,8 +189,9 @@ class PulledImage:
 class PulledImages:
     """The record of pulled images, by full name, and of pushed ones, by id. All agents on a node share it.
 
-    It is a folder with a file for each image: its id and its name. The time of the file is that of its last use. A
-    failure is only logged, since the record only saves room later. Without a folder nothing is recorded.
+    It is a folder in which each image has a file with its id and its name. The time of the file is that of the image's
+    last use. A failure is only logged, because the record only serves to save space later. Without a folder nothing is
+    recorded.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -200,20 +206,23 @@ class PulledImages:
                 os.utime(self._file(self._folder, image), (now_s, now_s))
 
     def record_use(self, image: str, *, now_s: float) -> None:
-        """Record that a job began with the image, by name or by id, if the image is in the record."""
+        """Record that a job started from the image, by name or by id, if the image is in the record."""
         for name, one in self.read().items():
             if self._folder is not None and image in (name, one.image_id):
                 with _noting(self._folder):
                     os.utime(self._file(self._folder, name), (now_s, now_s))
 
     def forget(self, image: str) -> None:
-        """Delete the image from the record: it was removed, or is not ours."""
+        """Delete the image from the record, because it was removed, or is not ours."""
         with _noting(self._folder):
             if self._folder is not None:
                 self._file(self._folder, image).unlink(missing_ok=True)
 
     def read(self) -> dict[str, PulledImage]:
-        """Return the record, the image with the latest use last; without what is not understood, which always stays."""
+        """Return the record, with the most recently used image last.
+
+        Entries that are not understood are left out, so those images always stay.
+        """
         images: dict[str, PulledImage] = {}
         for file in self._folder.glob("*") if self._folder is not None else ():
             with _noting(file):

@@ -1,8 +1,8 @@
-"""A container runtime, reduced to what an agent needs of it.
+"""Define a container runtime, reduced to what an agent needs.
 
-All calls block; the agent makes them from worker threads. A container's memory and its written files go into
-a storage draft as parts; the job's folder is the agent's own affair (`checkpoints.workdir_tar`), since it lies outside
-the container.
+All calls block, so the agent makes them from worker threads. A container's memory and its written files go into a
+storage draft as parts. The agent saves the job's folder itself (`checkpoints.workdir_tar`), since it is outside the
+container.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ ContainerId = NewType("ContainerId", str)
 
 
 class RuntimeFault(Exception):
-    """The runtime does not answer or does not work on this node; the job is not to blame."""
+    """The runtime does not answer or does not work on this node, and the job is not to blame."""
 
 
 class Gone(RuntimeFault):
@@ -27,7 +27,7 @@ class Gone(RuntimeFault):
 
 
 class NoRoom(RuntimeFault):
-    """The runtime works, and this node has no room for the image now; another node may have."""
+    """The runtime works, but this node has no room for the image now. Another node might."""
 
 
 class ImageMissing(Exception):
@@ -35,18 +35,21 @@ class ImageMissing(Exception):
 
 
 class ImageRefused(Exception):
-    """The container image may not run here, or not in such a way that all it writes is saved."""
+    """The container image is not allowed to run here, or cannot run here in such a way that all its files are saved."""
 
 
 class MountMissing(Exception):
-    """A folder of the node cannot be mounted: the message begins with the folder and a colon. Another node may have
-    it."""
+    """A folder of the node cannot be mounted. The message begins with the folder and a colon.
+
+    Another node might have the folder.
+    """
 
 
 class CannotCheckpoint(Exception):
-    """The memory could not be saved. The message is one line that says why; the container is still there.
+    """The memory could not be saved. The message is one line with the reason, and the container still exists.
 
-    `why` is UNSAVABLE if each next try will fail for the same reason, and NODE_LACKS if each on this node will.
+    `why` is UNSAVABLE if every further try would fail for the same reason, and NODE_LACKS if every try on this node
+    would.
     """
 
     def __init__(self, message: str, why: ReturnReason = ReturnReason.SAVE_FAILED) -> None:
@@ -55,7 +58,10 @@ class CannotCheckpoint(Exception):
 
 
 class CannotRestore(Exception):
-    """The process did not come back from this checkpoint. `why` is INCOMPATIBLE if it never will on this node."""
+    """The process could not be restored from this checkpoint.
+
+    `why` is INCOMPATIBLE if it can never be restored on this node.
+    """
 
     def __init__(self, message: str, why: ReturnReason = ReturnReason.CANNOT_RESTORE) -> None:
         super().__init__(message)
@@ -63,11 +69,11 @@ class CannotRestore(Exception):
 
 
 class ContainerExited(Exception):
-    """The workload ended by itself before it could be paused."""
+    """The workload ended before it could be paused."""
 
 
 class ContainerKilled(Exception):
-    """The container was killed or removed from outside; the job is not to blame.
+    """The container was killed or removed from outside, and the job is not to blame.
 
     `why` is CHECKPOINT_BROKEN if the rest of its memory could not be read.
     """
@@ -82,16 +88,16 @@ class End:
     """The end of a container's program."""
 
     exit_code: int
-    """The program's own, or 128 and the number of the signal that ended it."""
+    """The program's own exit code, or 128 plus the number of the signal that ended it."""
     reason: str = ""
-    """One line for a person where the code alone does not tell."""
+    """One line for messages, if the code alone does not explain the end."""
     out_of_memory: bool = False
-    """True if a process was killed for the container's memory limit."""
+    """True if a process was killed because of the container's memory limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """One job's container: everything that must be the same at the start and at each restore."""
+    """One job's container, with everything that must be the same at the start and at each restore."""
 
     name: str
     """Unique on the node: `gleaner-JOB-ATTEMPT`."""
@@ -101,15 +107,23 @@ class ContainerSpec:
     cpus: int
     memory_mib: int
     folder: Path
-    """The job's folder on the node; mounted at `FOLDER_IN_CONTAINER`, where the command starts."""
+    """The job's folder on the node. It is mounted at `FOLDER_IN_CONTAINER`, where the command starts."""
     labels: Mapping[str, str]
     disk_mib: int | None = None
-    """The limit on what the container writes outside its folder, if the file system can enforce one. None: no limit."""
+    """The limit on what the container writes outside its folder, if the file system can enforce one.
+
+    None means no limit.
+    """
     inputs: Path | None = None
-    """The folder with the job's inputs; mounted read-only at `INPUTS_IN_CONTAINER`. It is in no checkpoint."""
+    """The folder with the job's inputs, which is mounted read-only at `INPUTS_IN_CONTAINER`.
+
+    It is not part of a checkpoint.
+    """
     mounts: tuple[str, ...] = ()
-    """Folders of the node, each mounted read-only at its own path, without what is mounted below. They are in no
-    checkpoint."""
+    """Folders of the node, each mounted read-only at its own path, without the file systems that are mounted below.
+
+    They are not part of a checkpoint.
+    """
 
 
 FOLDER_IN_CONTAINER = "/job"
@@ -120,7 +134,7 @@ LABEL_ATTEMPT = "org.gleaner.attempt"
 LABEL_AGENT = "org.gleaner.agent"
 LABEL_SLURM_JOB = "org.gleaner.slurm-job"
 LABEL_END = "org.gleaner.end-s"
-"""Labels of every container of ours; the watchdog and the Epilog (deploy/) go by the last two."""
+"""Labels of all our containers. The watchdog and the Epilog (deploy/) use the last two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,36 +146,39 @@ class RuntimeFacts:
     way: Way = Way.SHIM
     """The way in which memory is saved here."""
     checkpoints: bool = True
-    """True if memory can be saved at all. If not, `checkpoint` and `restore` raise."""
+    """True if memory can be saved at all. If not, `checkpoint` and `restore` raise errors."""
     images: tuple[str, ...] = ()
     """The names of the images that are here."""
     brings_images: bool = True
-    """True if an image that is not here can be brought."""
+    """True if a missing image can be brought to the node."""
 
 
 @dataclass(frozen=True, slots=True)
 class CachedImage:
-    """A container image that agents have brought to this node: it can be brought again."""
+    """A container image that agents have brought to this node, and can bring again."""
 
     name: str
     """Its name, or its id if a group has pushed it."""
     size_bytes: int
     used_s: float
-    """The last time at which a job began with it."""
+    """The last time that a job started from it."""
 
 
 class Runtime(Protocol):
-    """A container runtime. Every method may raise `RuntimeFault`. For `kill` and `remove`, a gone container is no
-    error."""
+    """A container runtime. Every method can raise `RuntimeFault`.
+
+    For `kill` and `remove`, it is no error if the container no longer exists.
+    """
 
     def facts(self) -> RuntimeFacts:
-        """Return the versions. This also checks that the runtime works at all."""
+        """Return the runtime's versions and other facts. This also checks that the runtime works at all."""
         ...
 
     def start(self, spec: ContainerSpec) -> ContainerId:
         """Run the command from the beginning.
 
-        Raises `ImageMissing`, `ImageRefused` or `MountMissing`. A program that cannot be run ends with 126 or 127.
+        Raises `ImageMissing`, `ImageRefused` or `MountMissing`. A program that cannot be run ends with exit code 126 or
+        127.
         """
         ...
 
@@ -170,14 +187,14 @@ class Runtime(Protocol):
         ...
 
     def load_image(self, image_id: str, archive: Iterator[bytes]) -> None:
-        """Take in a container image from the archive that `docker save` writes. It gets no name.
+        """Load a container image from an archive in the format of `docker save`. The image is given no name.
 
-        Raises `ImageRefused` if the archive is not taken. What `archive` raises is raised on.
+        Raises `ImageRefused` if the archive is not accepted. Errors that `archive` raises are passed on.
         """
         ...
 
     def pull_image(self, spec: ContainerSpec) -> None:
-        """Bring the spec's image from where the node has images from. Raises `ImageMissing`."""
+        """Bring the spec's image from the node's source of images. Raises `ImageMissing`."""
         ...
 
     def image_id(self, container: ContainerId) -> str:
@@ -187,95 +204,100 @@ class Runtime(Protocol):
     def pause(self, container: ContainerId) -> None:
         """Freeze the container.
 
-        Raises `ContainerExited` if it has ended by itself, and `CannotCheckpoint` if it can never be frozen.
+        Raises `ContainerExited` if it has ended, and `CannotCheckpoint` if it can never be frozen.
         """
         ...
 
     def unpause(self, container: ContainerId) -> None:
-        """Let a paused container go on; one that runs is left alone."""
+        """Let a paused container continue. A running one is left alone."""
         ...
 
     def checkpoint(self, container: ContainerId, draft: FolderDraft) -> None:
-        """Add the memory and the written files of a paused container to the draft; the container stays paused.
+        """Add the memory and the written files of a paused container to the draft. The container stays paused.
 
-        Raises `CannotCheckpoint`; then the container is still paused and can go on.
+        Raises `CannotCheckpoint`, after which the container is still paused and can continue.
         """
         ...
 
     def restore(self, spec: ContainerSpec, archive: FolderArchive) -> ContainerId:
-        """Let the process go on from a checkpoint. The caller has put the job's folder back before.
+        """Continue the process from a checkpoint. The caller must have restored the job's folder before.
 
-        Raises `CannotRestore`, `ImageMissing`, `ImageRefused`, `MountMissing` or `ArchiveBroken`; then no container is
-        left.
+        Raises `CannotRestore`, `ImageMissing`, `ImageRefused`, `MountMissing` or `ArchiveBroken`, after which no
+        container is left.
         """
         ...
 
     def logs(self, container: ContainerId) -> Iterator[tuple[int, bytes]]:
-        """Yield the output from the container's start to its end: 1 for stdout or 2 for stderr, and the content.
+        """Yield the output from the container's start to its end, as 1 for stdout or 2 for stderr, and the content.
 
-        The beginning of a line that has no end yet may come only when the container has ended.
+        An incomplete last line might be yielded only when the container has ended.
         """
         ...
 
     def live_output(self, container: ContainerId) -> Iterator[tuple[int, bytes]] | None:
-        """Return the output as it is written, open lines too. Read it without a pause, or the container has to wait.
+        """Return the output as it is written, including incomplete lines.
 
-        Call it only once for a container, and only for one that this object has started or restored. None if `logs` is
-        as fast.
+        Read it without pauses, or the container has to wait. Call it only once for a container, and only for one that
+        this object has started or restored. Return None if `logs` is as fast.
         """
         ...
 
     def wait(self, container: ContainerId) -> End:
-        """Block until the container's program has ended by itself or at its memory limit.
+        """Block until the container's program has ended, possibly at its memory limit.
 
-        Raises `ContainerKilled` if the container was killed, by `kill` or by somebody else, or is not there any more.
+        Raises `ContainerKilled` if the container was killed, by `kill` or otherwise, or no longer exists.
         """
         ...
 
     def signal(self, container: ContainerId, name: str) -> None:
-        """Send a signal (`SIGTERM`, `SIGUSR1`) to the program of a container. An ended container is no error."""
+        """Send a signal (`SIGTERM`, `SIGUSR1`) to the program of a container.
+
+        It is no error if the container has ended.
+        """
         ...
 
     def kill(self, container: ContainerId) -> None:
-        """End the container at once, paused or not."""
+        """End the container immediately, whether it is paused or not."""
         ...
 
     def remove(self, container: ContainerId) -> None:
-        """Remove the container and all that the runtime keeps of it, checkpoints included."""
+        """Remove the container and everything that the runtime keeps for it, including checkpoints."""
         ...
 
     def memory_bytes(self, container: ContainerId) -> int | None:
-        """Return the memory that a checkpoint would have to write, as far as is known; None if the container does not
-        run."""
+        """Return the memory that a checkpoint would write, if it is known, or None if the container does not run."""
         ...
 
     def memory_s(self, container: ContainerId) -> float:
-        """Return how long the memory of a restored container came while it ran; 0 until all is there."""
+        """Return how long loading a restored container's memory took while it ran, or 0 until all of it is loaded."""
         ...
 
     def written_bytes(self, container: ContainerId) -> int | None:
-        """Return how much the container's processes have written, anywhere; None if that is not known."""
+        """Return how many bytes the container's processes have written, anywhere, or None if that is not known."""
         ...
 
     def our_containers(self) -> Mapping[ContainerId, Mapping[str, str]]:
-        """Return the labels of every container on this node that carries `LABEL_AGENT`, ended ones too."""
+        """Return the labels of every container on this node that has `LABEL_AGENT`, including ended ones."""
         ...
 
     def data_folders(self) -> Sequence[str]:
-        """Return the folders of the node on whose file systems containers and images take room."""
+        """Return the folders of the node on whose file systems containers and images take space."""
         ...
 
     def disk_use(self, container: ContainerId, *, most_inodes: int) -> DiskUse:
-        """Count what the container has written apart from its folder. Return zeros if it is gone.
+        """Count what the container has written outside its folder. Return zeros if it no longer exists.
 
-        The count may stop past the limit.
+        The count can stop once it exceeds the limit.
         """
         ...
 
     def cached_images(self) -> Sequence[CachedImage]:
-        """Return the images that agents have brought here, the one that was not used for longest first."""
+        """Return the images that agents have brought here, the least recently used one first."""
         ...
 
     def drop_image(self, name: str) -> bool:
-        """Remove an image that agents have brought here. Return False if it stays, for example for a container."""
+        """Remove an image that agents have brought here.
+
+        Return False if it stays, for example because a container uses it.
+        """
         ...

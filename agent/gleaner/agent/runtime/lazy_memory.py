@@ -1,8 +1,8 @@
-"""The memory of a restored container that comes while it runs: the agent's side of root's page server.
+"""Load the memory of a restored container while it runs, as the agent's side of root's page server.
 
-The agent writes CRIU's page maps so that CRIU leaves this memory out (`privileged.shim.lazy_maps`). Then it sends
-whole verified blocks: those that the processes wait for first, then those that were waited for after the last restore,
-in that order, then all others.
+The agent writes CRIU's page maps so that CRIU leaves this memory out (`privileged.shim.lazy_maps`). Then it sends whole
+verified blocks. First come those that the processes wait for, then those that were waited for after the previous
+restore, in the same order, and then all others.
 """
 
 import itertools
@@ -26,44 +26,50 @@ from gleaner.agent.runtime.criu_streams import PREFIX
 from gleaner.agent.system.ipc import receive_all
 
 ORDER_PART = "order.json"
-"""The blocks that were waited for after a restore: the process's number, and the address."""
+"""The blocks that processes waited for after a restore, each as the process's number and the address."""
 _LONGEST_ORDER = 4096
 _MOST_PROCESSES = 2
-"""The init and one program. What a child lacks when it is forked it gets as its own, where it would have shared it."""
+"""These are the init and one program.
+
+Memory that is still missing at a fork becomes the child's own copy, although it would otherwise be shared.
+"""
 _USER_NAMESPACE = "userns-"
 _TOGETHER = 4
-"""The number of blocks that are sent when a process waits for the first of them: it may read on."""
+"""The number of blocks to send when a process waits for the first of them. It might read on."""
 
 Waits = list[tuple[int, int]]
 Run = tuple[int, int, int]
 
 
 class LazyMemory:
-    """The memory of one restore that comes later."""
+    """The memory of one restore that is loaded later."""
 
     def __init__(self, archive: FolderArchive) -> None:
         self._archive = archive
         self.plans = _plans(archive)
-        """The plan for each process by its number; none if nothing can come later."""
+        """The plan for each process by its number, or no plans if nothing can be loaded later."""
         self._starts = {process: _block_starts(archive, PREFIX + plan.pages) for process, plan in self.plans.items()}
-        """The offset of each block of a process's pages, and their end."""
+        """The offset of each block of a process's pages, and the end of the last."""
         self._sent: set[tuple[int, int]] = set()
         self._wanted: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
-        """The blocks to send next: the process's number, and the block's. After None all can be sent."""
+        """The blocks to send next, each as the process's number and the block's number.
+
+        After None, all blocks can be sent.
+        """
         self._ended = threading.Event()
         self._connection: socket.socket | None = None
         self._began_s = 0.0
         self.waits: Waits = []
         """The pages that processes have waited for, in order."""
         self.is_sent = True
-        """False while there is memory to send."""
+        """False while there is still memory to send."""
         self.complete_s: float | None = None
-        """For how long the memory has come; None if not all is there."""
+        """The time that the memory took to load, or None if not all of it is loaded."""
         self.failure: Exception | None = None
-        """Why the rest of the memory does not come."""
+        """The reason why the rest of the memory cannot be loaded."""
 
     def chunks(self, image: str) -> Iterator[bytes]:
-        """Yield the content of an image as CRIU is to get it."""
+        """Yield the content of an image in the form that CRIU receives."""
         for plan in self.plans.values() if self._connection is not None else ():
             if image == f"pagemap-{plan.process}.img":
                 return iter([plan.pagemap])
@@ -81,7 +87,7 @@ class LazyMemory:
                 yield bytes(piece)
 
     def begin(self, connection: socket.socket) -> None:
-        """Begin to answer the page server at this connection."""
+        """Start answering the page server over this connection."""
         self._connection, self._began_s, self.is_sent = connection, time.monotonic(), False
         for act in (self._send, self._hear):
             threading.Thread(target=act, args=(connection,), daemon=True).start()
@@ -106,7 +112,7 @@ class LazyMemory:
     def _after_waits(self, connection: socket.socket, plan: LazyPlan, numbers: Iterable[int]) -> Iterator[int]:
         """Yield these blocks. When the process waits for a block, continue with that one and those that follow it.
 
-        A process that reads on then finds its memory there, and waits once rather than for each block.
+        A process that reads on then finds its memory loaded, and waits only once instead of for each block.
         """
         here, others = iter(range(0)), iter(numbers)
         while True:
@@ -160,7 +166,7 @@ class LazyMemory:
         self.end()
 
     def end(self) -> None:
-        """Send no more. If memory is missing, the page server's watchdog kills the container."""
+        """Stop sending. If memory is missing, the page server's watchdog kills the container."""
         self._ended.set()
         self._wanted.put(None)
         if self._connection is not None:
@@ -168,14 +174,14 @@ class LazyMemory:
                 self._connection.shutdown(socket.SHUT_RDWR)
 
     def wait(self) -> bool:
-        """Wait until all memory is there. Return False if it does not come, or does not come in time."""
+        """Wait until all memory is loaded. Return False if it is not loaded, or not in time."""
         if self._connection is None:
             return True
         self._ended.wait(BLOCK_WITHIN_S)
         return self.complete_s is not None
 
     def _block(self, plan: LazyPlan, address: int) -> int | None:
-        """Return the number of the block with the page at this address; None if the page does not come later."""
+        """Return the number of the block with the page at this address, or None if the page is not loaded later."""
         at = bisect_right(plan.lazy, address, key=lambda run: run[0]) - 1
         start, length, offset = plan.lazy[at] if at >= 0 else (0, 0, 0)
         is_there = start <= address < start + length
@@ -183,24 +189,24 @@ class LazyMemory:
 
 
 def _plans(archive: FolderArchive) -> dict[int, LazyPlan]:
-    """Return a plan for each process; none if nothing can come later."""
+    """Return a plan for each process, or none if nothing can be loaded later."""
     images: dict[str, dict[int, bytes]] = {"mm": {}, "pagemap": {}}
     for name in archive.parts:
         kind, _, number = name.removeprefix(PREFIX).removesuffix(".img").partition("-")
         if name.startswith(PREFIX + _USER_NAMESPACE):
-            return {}  # the kernel does not tell root of forks there
+            return {}  # there the kernel does not report forks to root
         if kind in images and number.isdecimal():
             images[kind][int(number)] = b"".join(archive.read(name))
     try:
         found = plans(images["mm"], images["pagemap"])
-    except (NotUnderstood, ValueError, struct.error):  # CRIU says better what is wrong with it
+    except (NotUnderstood, ValueError, struct.error):  # CRIU gives a better reason
         return {}
     is_fit = len(found) <= _MOST_PROCESSES and all(PREFIX + plan.pages in archive.parts for plan in found.values())
     return found if is_fit and any(plan.lazy for plan in found.values()) else {}
 
 
 def _order(archive: FolderArchive) -> Waits:
-    """Return what the processes have waited for after the restore before."""
+    """Return the pages that processes waited for after the previous restore."""
     if ORDER_PART not in archive.parts:
         return []
     with suppress(ValueError, TypeError, RecursionError):
@@ -209,18 +215,18 @@ def _order(archive: FolderArchive) -> Waits:
 
 
 def _block_starts(archive: FolderArchive, part: str) -> list[int]:
-    """Return the offset of each block of a part, and its end."""
-    return [0, *itertools.accumulate(block.size_bytes for block in archive.layout.blocks[part])]
+    """Return the offset of each block of a part, and the end of the last."""
+    return [0, *itertools.accumulate(size_bytes for _, _, _, size_bytes, _ in archive.layout.blocks[part].rows())]
 
 
 def _pieces(runs: Sequence[Run], start: int, block: bytes) -> Iterator[tuple[int, int, memoryview]]:
-    """Yield what a block at this offset has of these runs: each an address, a length and the content."""
+    """Yield the parts of these runs that are in a block at this offset, with address, length and content."""
     for address, length, offset in _within(runs, start, start + len(block)):
         yield address, length, memoryview(block)[offset - start : offset - start + length]
 
 
 def _within(runs: Sequence[Run], start: int, end: int) -> Iterator[Run]:
-    """Yield what of these runs (each an address, a length and an offset) lies between two offsets."""
+    """Yield the parts of these runs (each an address, a length and an offset) that are between two offsets."""
     for at in range(max(0, bisect_right(runs, start, key=lambda run: run[2]) - 1), len(runs)):
         address, length, offset = runs[at]
         if offset >= end:

@@ -1,4 +1,4 @@
-"""The frames of a container's output, as Docker and the node helper's monitor write them. Pure."""
+"""Read the frames of a container's output, as Docker and the node helper's monitor write them. Pure."""
 
 import struct
 from collections.abc import Iterable, Iterator
@@ -7,10 +7,11 @@ _HEADER = struct.Struct(">B3xL")
 
 
 def messages(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield the frames of Docker's stream: 1 for stdout or 2 for stderr, and the content.
+    """Yield the frames of Docker's stream, each as 1 for stdout or 2 for stderr, and the content.
 
-    The container has no terminal. A frame is an 8-byte header (the stream's number, three zeros, the length) and its
-    content (Docker Engine API, ContainerAttach). Of a frame that is cut off at the end, the part that came is yielded.
+    The container must have no terminal. A frame is an 8-byte header (the stream's number, three zeros, the length),
+    followed by its content (Docker Engine API, ContainerAttach). If a frame is cut off at the end, the part that
+    arrived is yielded.
     """
     waiting = bytearray()
     for chunk in chunks:

@@ -1,8 +1,8 @@
-"""Write a file whole or not at all, so that it survives a power cut.
+"""Write a file completely or not at all, so that it survives a power failure.
 
-The content goes into a draft beside the file, with `.new` after its name, and the draft is renamed. A file that must
-outlive a power cut is synced before the rename, and its folder after it: a rename is on the disk only when the folder
-is. Before you delete something because its successor exists, sync the successor's folder.
+The content is written to a draft beside the file, with `.new` after its name, and the draft is renamed. A file that
+must survive a power failure is synced before the rename, and its folder after it, because a rename reaches the disk
+only with the folder. Before you delete a file because its successor exists, sync the successor's folder.
 
 Root's programs, the Slurm admin service, the agent and control all write through this module.
 """
@@ -20,7 +20,7 @@ StrPath = Union[str, "os.PathLike[str]"]
 
 
 def write(path: StrPath, content: bytes, *, mode: int = 0o600, with_folder: bool = True) -> None:
-    """Write a whole file; it is on the disk when this returns.
+    """Write a whole file, which is on the disk when this returns.
 
     If you write several files, sync their folder once, after the last one, and set `with_folder` to False.
     """
@@ -30,13 +30,13 @@ def write(path: StrPath, content: bytes, *, mode: int = 0o600, with_folder: bool
 
 
 def replace(path: StrPath, content: bytes, *, mode: int = 0o600) -> None:
-    """Write a whole file without waiting for the disk: a power cut may leave the file empty."""
+    """Write a whole file without waiting for the disk, so that a power failure might leave the file empty."""
     _write_whole(path, content, mode=mode, sync=False)
 
 
 def _write_whole(path: StrPath, content: bytes, *, mode: int, sync: bool) -> None:
     draft = f"{os.fspath(path)}.new"
-    with contextlib.suppress(FileNotFoundError):  # a writer that was killed may have left one
+    with contextlib.suppress(FileNotFoundError):  # a writer that was killed might have left one
         os.unlink(draft)
     file = os.open(draft, openat.NEW_FILE, 0o600)
     try:
@@ -48,7 +48,7 @@ def _write_whole(path: StrPath, content: bytes, *, mode: int, sync: bool) -> Non
                 os.fsync(writing.fileno())
         os.replace(draft, path)
     except BaseException:
-        with contextlib.suppress(OSError):  # the draft would keep room on a full disk
+        with contextlib.suppress(OSError):  # the draft would take space on a full disk
             os.unlink(draft)
         raise
 
@@ -62,7 +62,8 @@ def sync_folder(folder: StrPath) -> None:
 def make_folders(folder: StrPath, *, within: StrPath | None = None) -> None:
     """Make a folder that only its owner can enter, and the missing ones above it, and sync all of them to the disk.
 
-    Raises `FileNotFoundError` if there is no folder `within`: a storage that is not mounted must not be made anew.
+    Raises `FileNotFoundError` if the folder `within` does not exist, because the folders of a storage that is not
+    mounted must not be made locally.
     """
     if within is not None and not os.path.isdir(within):
         raise FileNotFoundError(errno.ENOENT, "there is no such folder", os.fspath(within))
@@ -80,12 +81,12 @@ def make_folders(folder: StrPath, *, within: StrPath | None = None) -> None:
 
 
 def sync_tree(folder: StrPath) -> None:
-    """Sync a folder and all that is in it to the disk; links are not followed."""
+    """Sync a folder and everything in it to the disk, without following links."""
     for place, _folders, files in os.walk(folder):
         for name in files:
             try:
                 file = os.open(os.path.join(place, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            except OSError:  # a link, a pipe, or not readable: its name is enough
+            except OSError:  # for a link, a pipe or an unreadable file, its name suffices
                 continue
             with openat.closing_fd(file):
                 os.fsync(file)

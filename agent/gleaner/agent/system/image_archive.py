@@ -1,11 +1,12 @@
-"""The one reader of image archives, and the one form in which a pushed image is stored.
+"""Read image archives, for all programs, and define the one form in which a pushed image is stored.
 
-An image comes as the archive of `docker save` or as an OCI layout (image-spec, image-layout.md) in one tar file. Push,
-control and the node's helper read it here, so what one of them takes the others take. Artifacts, signatures and
-attestations are no images and are left out. Of several images one is chosen, by its name or its kind of processor.
+An image arrives as the archive of `docker save` or as an OCI layout (image-spec, image-layout.md) in one tar file.
+Push, control and the node's helper all read images here, so all of them accept the same archives. Artifacts, signatures
+and attestations are not images and are left out. If there are several images, one is chosen by its name or its kind of
+processor.
 
-Whoever opened the archive may still write to it. So an image counts only as far as each layer that is read has the
-digest that its configuration names.
+The process that opened the archive might still write to it. So an image counts only if each layer that is read has the
+digest that is named in the configuration.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -35,22 +36,22 @@ _DEEPEST_INDEX = 3
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
 _NAME_KEYS = ("org.opencontainers.image.ref.name", "io.containerd.image.name")
 _PLAIN_VARIANTS = ("", "v1", "v8")
-"""Every processor of an architecture that a node may have runs these; `v8` is the plain variant of arm64."""
+"""Every processor of an architecture that a node can have runs these variants. `v8` is the plain variant of arm64."""
 
 Decompressor = Callable[[Any], Iterator[bytes]]
-"""Yields the content of a compressed file."""
+"""A function that yields the content of a compressed file."""
 ZSTD = (b"\x28\xb5\x2f\xfd", *(bytes((0x50 + number, 0x2A, 0x4D, 0x18)) for number in range(16)))
-"""A frame's first bytes, and those of frames that are skipped."""
+"""The first bytes of a frame, and those of frames that are skipped."""
 STANDARD: Mapping[bytes, Decompressor] = {
     b"\x1f\x8b": lambda packed: _chunks(gzip.GzipFile(fileobj=packed)),
-    b"\xfd7zXZ\0": lambda packed: _chunks(lzma.LZMAFile(packed)),  # noqa: SIM115 - the file below it is closed
+    b"\xfd7zXZ\0": lambda packed: _chunks(lzma.LZMAFile(packed)),  # noqa: SIM115 - the underlying file is closed
     b"BZh": lambda packed: _chunks(bz2.BZ2File(packed)),
 }
-"""By a file's first bytes, the kinds of compression that every Python reads."""
+"""The kinds of compression that every Python installation can read, by a file's first bytes."""
 
 
 class ArchivedLayer(NamedTuple):
-    """A layer: the digest of its tar archive, and its file, which may be compressed."""
+    """A layer, with the digest of its tar archive, and its file, which might be compressed."""
 
     diff_id: str
     size: int
@@ -72,7 +73,7 @@ class ArchivedImage(NamedTuple):
 
 
 class _Manifest(NamedTuple):
-    """An image as the archive's table of contents has it; `layers` are names of files."""
+    """An image in the archive's table of contents, where `layers` are names of files."""
 
     names: Sequence[str]
     config: bytes
@@ -86,15 +87,15 @@ class _Manifest(NamedTuple):
         return about.get("os", "linux"), about.get("architecture", default), about.get("variant", "")
 
     def is_named(self, name: str) -> bool:
-        """Return True if the archive has the image under this name."""
+        """Return True if the archive lists the image under this name."""
         tag = name.rpartition(":")[2]
         return any(one in (name, tag) or full_name(one) == full_name(name) for one in self.names)
 
 
 def find(file: IO[bytes], *, architecture: str, name: str = "") -> ArchivedImage:
-    """Return the image of this architecture in an archive, of several the one of this name. Raises `Hostile`.
+    """Return the image of this architecture in an archive or, if there are several, the one with this name.
 
-    `architecture` is Docker's word, perhaps with a variant as in `amd64/v2`; "" means any.
+    Raises `Hostile`. `architecture` is Docker's word, possibly with a variant as in `amd64/v2`, and "" means any.
     """
     with readable():
         archive = _Archive(file)
@@ -129,11 +130,11 @@ def _chosen(manifests: Sequence[_Manifest], architecture: str, name: str) -> _Ma
 
 
 class _Archive:
-    """The files of an archive, by their names. Nothing of it is unpacked."""
+    """The files of an archive, by their names. The archive is not unpacked."""
 
     def __init__(self, file: IO[bytes]) -> None:
         file.seek(0)
-        self._archive = tarfile.open(fileobj=file, mode="r:", tarinfo=ShortMember)  # noqa: SIM115 - it is not closed
+        self._archive = tarfile.open(fileobj=file, mode="r:", tarinfo=ShortMember)  # noqa: SIM115 - it stays open
         self._members: dict[str, tarfile.TarInfo] = {}
         self._manifests = 0
         for count, member in enumerate(self._archive):
@@ -142,7 +143,7 @@ class _Archive:
             self._members["/".join(steps(member.name))] = member
 
     def _open(self, name: str) -> IO[bytes]:
-        """Open a file, or what a link leads to: Docker before version 25 writes a layer that is there twice so."""
+        """Open a file, or the target of a link. Docker before version 25 uses a link for a layer that occurs twice."""
         try:
             opened = self._archive.extractfile(self._members["/".join(steps(name))])
         except KeyError:
@@ -152,11 +153,14 @@ class _Archive:
         return opened
 
     def layer(self, diff_id: str, name: str) -> ArchivedLayer:
-        """Return a layer. Raises `Hostile` if its file is not there."""
+        """Return a layer. Raises `Hostile` if its file does not exist."""
         return ArchivedLayer(diff_id, self._open(name).seek(0, os.SEEK_END), lambda: self._open(name))
 
     def _json(self, name: str, digest: str = "") -> tuple[bytes, Any]:
-        """Return a small file, and what it says. Raises `Hostile` unless it has the digest, if one is given."""
+        """Return a small file's bytes, and its JSON content.
+
+        Raises `Hostile` unless it has the given digest, if there is one.
+        """
         with self._open(name) as file:
             content = file.read(LONGEST_JSON + 1)
         algorithm, _, wanted = digest.partition(":")
@@ -167,7 +171,7 @@ class _Archive:
         return content, json_of(content)
 
     def manifests(self, architecture: str) -> Iterator[_Manifest]:
-        """Yield the images, and of an index only those that may be for this architecture."""
+        """Yield the images, but from an index only those that can be for this architecture."""
         if "manifest.json" in self._members:
             for entry in self._json("manifest.json")[1]:
                 yield from self._image(entry.get("RepoTags") or (), entry["Layers"], entry["Config"])
@@ -177,7 +181,10 @@ class _Archive:
             raise Hostile("it has neither manifest.json nor index.json: it is no archive of `docker save`")
 
     def _of_index(self, index: Any, architecture: str, names: Sequence[str], depth: int) -> Iterator[_Manifest]:
-        """Yield the images of an index (image-spec, image-index.md). Those for others need not be in the archive."""
+        """Yield the images of an index (image-spec, image-index.md).
+
+        Images for other architectures need not be in the archive.
+        """
         if depth > _DEEPEST_INDEX:
             raise Hostile("its indices lie too deep in each other")
         for one in index["manifests"]:
@@ -212,7 +219,7 @@ def _blob(digest: str) -> str:
 
 
 def content(layer: ArchivedLayer, decompressors: Mapping[bytes, Decompressor] = STANDARD) -> Iterator[bytes]:
-    """Yield a layer's tar archive, uncompressed. Raises `Hostile`, at the end also if it has another digest."""
+    """Yield a layer's tar archive, uncompressed. Raises `Hostile`, also at the end if the digest differs."""
     digest = hashlib.sha256()
     with readable(), layer.opened() as packed:
         for chunk in (_decompressor(packed, decompressors) or _chunks)(packed):
@@ -223,7 +230,10 @@ def content(layer: ArchivedLayer, decompressors: Mapping[bytes, Decompressor] = 
 
 
 def unpack(source: IO[bytes], target: IO[bytes], decompressors: Mapping[bytes, Decompressor], most_bytes: int) -> bool:
-    """Write an archive that is compressed as a whole into a file. Return False if it is not. Raises `Hostile`."""
+    """Write the content of an archive that is compressed as a whole into a file.
+
+    Return False if it is not compressed. Raises `Hostile`.
+    """
     limit = SizeLimit(most_bytes)
     source.seek(0)
     with readable():
@@ -235,12 +245,12 @@ def unpack(source: IO[bytes], target: IO[bytes], decompressors: Mapping[bytes, D
 
 
 def policy_of(most_bytes: float, *, file_bytes: int = 0) -> Policy:
-    """Return the rules for an image's layers, at the push and on a node."""
+    """Return the rules for an image's layers, both at the push and on a node."""
     return Policy(SizeLimit(most_bytes), is_overlaid=True, has_whiteouts=True, has_holes=True, file_bytes=file_bytes)
 
 
 def check(image: ArchivedImage, policy: Policy, decompressors: Mapping[bytes, Decompressor] = STANDARD) -> list[int]:
-    """Read all layers as a node reads them. Return their sizes, uncompressed. Raises `Hostile`."""
+    """Read all layers in the same way as a node does. Return their sizes, uncompressed. Raises `Hostile`."""
     sizes = list[int]()
     for layer in image.layers:
         source = tar_unpack.TarSource(content(layer, decompressors))
@@ -253,10 +263,11 @@ def check(image: ArchivedImage, policy: Policy, decompressors: Mapping[bytes, De
 def stored(
     image: ArchivedImage, sizes: Sequence[int], decompressors: Mapping[bytes, Decompressor] = STANDARD
 ) -> list[tar_pack.File]:
-    """Return the files of the archive in which an image is sent and stored, the same for all archives of the image.
+    """Return the files of the archive in which an image is sent and stored.
 
-    `docker load` reads it. The image has no name in it, which an engine could take for another image's. `sizes` are
-    those of the layers; reading another one raises `Hostile`.
+    They do not depend on the archive from which the image was read. `docker load` can read this archive. It contains no
+    name for the image, because an engine could take the name for that of another image. `sizes` are the sizes of the
+    layers. Reading a layer of another size raises `Hostile`.
     """
     config_name, names = f"{image.id[7:]}.json", [f"{layer.diff_id[7:]}.tar" for layer in image.layers]
     table = json.dumps([{"Config": config_name, "RepoTags": None, "Layers": names}]).encode()

@@ -1,6 +1,7 @@
-"""Names of container images, read as Docker reads them: `pi` is `docker.io/library/pi:latest`.
+"""Compare names of container images, which are read as Docker reads them.
 
-The registry of a pattern and the rest of it are compared apart, so that no wildcard reaches from one into the other.
+For example, `pi` is `docker.io/library/pi:latest`. The registry of a pattern and the rest of it are compared
+separately, so that no wildcard extends from one into the other.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -14,7 +15,7 @@ _ID = re.compile(r"(sha256:)?[0-9a-f]{64}\Z")
 
 
 def is_id(image: str) -> bool:
-    """Return True if the text is an image's id, which names its content and no registry.
+    """Return True if the text is an image's id, which identifies its content but no registry.
 
     >>> is_id("sha256:" + "0" * 64), is_id("0" * 64), is_id("0123456789ab")
     (True, True, False)
@@ -23,7 +24,7 @@ def is_id(image: str) -> bool:
 
 
 def refusal(image: str, allowed: Sequence[str]) -> str:
-    """Return one line that says why the image may not run; "" if it may.
+    """Return one line that explains why the image is not allowed to run, or "" if it is.
 
     >>> refusal("registry.site/physics/pythia:8", ["registry.site/physics/*"]), refusal("pi", ["*"])
     ('', '')
@@ -48,7 +49,7 @@ def matches(image: str, pattern: str) -> bool:
     if pattern == EVERYTHING:
         return True
     if is_id(image):
-        return False  # an id may come from any registry
+        return False  # an id can come from any registry
     pattern_registry, pattern_path = _parts(pattern)
     registry, path = _parts(full_name(image))
     is_bare = "@" not in pattern_path and ":" not in pattern_path and not pattern_path.endswith("*")
@@ -58,7 +59,7 @@ def matches(image: str, pattern: str) -> bool:
 
 
 def full_name(image: str) -> str:
-    """Return registry, path, and tag or digest: one spelling for all names of the same image, as Docker reads them.
+    """Return registry, path, and tag or digest, which is one spelling for all names of an image, as Docker reads them.
 
     >>> full_name("pi"), full_name("gleaner/pi:demo"), full_name("localhost/x"), full_name("r.site:5000/a/b@sha256:1")
     ('docker.io/library/pi:latest', 'docker.io/gleaner/pi:demo', 'localhost/x:latest', 'r.site:5000/a/b@sha256:1')

@@ -1,14 +1,15 @@
-"""Messages between programs with different rights, over Unix sockets.
+"""Exchange messages between programs with different rights, over Unix sockets.
 
-The kernel (SO_PEERCRED) says who is at the other side, and nothing else counts. A message is a JSON object with its
-length in four bytes (big endian) before it, and a descriptor may come with it.
+The kernel (SO_PEERCRED) identifies the other side, and nothing else counts. A message is a JSON object with its length
+in four bytes (big endian) before it, and can carry one descriptor.
 
-A handshake is between root and the agent. The agent listens at HANDSHAKES/NAME. Root makes a folder of its own, listens
-in it where `criu --stream` connects to, and hands that listening socket to the agent. So CRIU speaks to the agent
-directly (the protocol of CRIU's img-streamer.c): CRIU images are never files that one side could change under the
-other, and root opens no path of the agent's.
+A handshake takes place between root and the agent. The agent listens at HANDSHAKES/NAME. Root makes its own folder,
+listens there on the socket to which `criu --stream` connects, and passes that listening socket to the agent. So CRIU
+communicates directly with the agent (the protocol of CRIU's img-streamer.c). CRIU images are never files that one side
+could change while the other uses them, and root opens none of the agent's paths.
 
-`Server` is for programs that are asked: the node helper, and the Slurm admin service, which speaks in lines of JSON.
+`Server` is for programs that answer requests: the node helper, and the Slurm admin service, which exchanges lines of
+JSON.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -31,14 +32,14 @@ from . import openat, untrusted
 VERSION = 1
 LONGEST_BYTES = 2**20
 PATIENCE_S = 20.0
-"""The most time that the agent may take for an answer that needs no storage."""
+"""The longest time that the agent can take for an answer that needs no storage."""
 CAPTURE_SOCKET = "streamer-capture.sock"
 SERVE_SOCKET = "streamer-serve.sock"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}\Z")
 _LENGTH = struct.Struct(">I")
 
 _LOOK_S = 60.0
-"""The time between two looks at the clock, which may be set meanwhile."""
+"""The longest time between two checks of the clock, which might be set in between."""
 _AGAIN_S = 0.5
 _WAITING = 64
 
@@ -46,16 +47,24 @@ Message = dict[str, Any]
 
 
 class HandshakeFailed(Exception):
-    """The agent is not there, is somebody else, or sends a message that is not understood; one line."""
+    """The agent is not there, is not the expected one, or sends a message that is not understood.
+
+    The message is one line.
+    """
 
 
 def poll_ms(end_s: float) -> float:
-    """Return the time to poll until the next look at the clock, or until the agent's end, `end_s` since the epoch."""
+    """Return the time to poll until the next check of the clock, or until the agent's end.
+
+    `end_s` is in seconds since the epoch.
+    """
     return min(max(0.0, end_s - time.time()), _LOOK_S) * 1000
 
 
 def check_name(name: object) -> str:
-    """Return the name if it is a plain one, one step below the folder of handshakes. Raises `HandshakeFailed`.
+    """Return the name if it is a plain one that leads to an entry of the folder of handshakes.
+
+    Raises `HandshakeFailed`.
 
     >>> check_name("gleaner-7-1")
     'gleaner-7-1'
@@ -79,13 +88,16 @@ class Handshake:
         try:
             self.connection.settimeout(self._patience_s)
             sent = send(self.connection, data, descriptor)
-            if sent < len(data):  # `sendall` of nothing fails if the other side has received all and left
+            if sent < len(data):  # `sendall` of nothing fails if the other side has received all and closed
                 self.connection.sendall(data[sent:])
         except OSError as error:
             raise HandshakeFailed(f"the other side has gone: {error}") from error
 
     def hear(self) -> tuple[Message, int | None]:
-        """Return the next message and the descriptor that came with it. Raises `HandshakeFailed`, also for silence."""
+        """Return the next message and the descriptor that came with it.
+
+        Raises `HandshakeFailed` for a bad message, and also if none arrives.
+        """
         descriptor = None
         end_s = None if self._patience_s is None else time.monotonic() + self._patience_s
         try:
@@ -116,15 +128,15 @@ class Handshake:
 
 
 def send(connection: socket.socket, data: bytes, descriptor: int | None) -> int:
-    """Send bytes, and a descriptor with them. Return how many bytes were sent. Raises `OSError`."""
+    """Send bytes, and a descriptor with them. Return the number of bytes sent. Raises `OSError`."""
     numbers = [] if descriptor is None else [array.array("i", [descriptor])]
     return connection.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, one) for one in numbers])
 
 
 def receive(connection: socket.socket, most_bytes: int) -> tuple[bytes, int | None]:
-    """Return the bytes that come next, and the descriptor that came with them. Raises `OSError`.
+    """Return the next bytes, and the descriptor that came with them. Raises `OSError`.
 
-    There is room for one descriptor: the kernel closes what is sent beyond it.
+    There is room for one descriptor, and the kernel closes any others.
     """
     room = socket.CMSG_LEN(array.array("i").itemsize)
     data, ancillary, _, _ = connection.recvmsg(most_bytes, room, socket.MSG_CMSG_CLOEXEC)
@@ -135,9 +147,9 @@ def receive(connection: socket.socket, most_bytes: int) -> tuple[bytes, int | No
 
 
 def receive_all(connection: socket.socket, count: int, end_s: float | None = None) -> bytes:
-    """Return the next `count` bytes; fewer if the other side has gone.
+    """Return the next `count` bytes, or fewer if the other side has closed.
 
-    Raises `OSError`: also at the instant `end_s` of the monotonic clock, if it is given.
+    Raises `OSError`, also at the time `end_s` of the monotonic clock, if it is given.
     """
     content = bytearray()
     while len(content) < count:
@@ -166,8 +178,9 @@ def _parse_message(content: bytes) -> Message:
 def connect(folder: str, name: str, agent_uid: int) -> Handshake:
     """Connect root's side to the agent that waits under this name. Raises `HandshakeFailed`.
 
-    Anybody else who listens there is refused; only the kernel's answer counts. No symbolic link is followed. The socket
-    that is checked is the one that is connected to, even if another one takes its place meanwhile.
+    The listener's account is read from the kernel, and any other than the agent's is refused. No symbolic link is
+    followed. The socket that is checked is the one that is connected to, even if another takes its place in the
+    meantime.
     """
     with contextlib.ExitStack() as descriptors:
         try:
@@ -193,15 +206,15 @@ def peer(connection: socket.socket) -> int:
 
 
 class Refusal(Exception):
-    """A client is not admitted; the reason in one line, or empty where nobody needs to know."""
+    """A client is not admitted. The message is the reason in one line, or empty if it need not be reported."""
 
 
 class Server:
     """The loop that accepts connections.
 
-    `admit` is called for each client that connects; it may wait, and raises `Refusal`. `converse` then has the
-    connection, and closes it. `release` is called once for each client that was admitted. `report` takes a line for the
-    log.
+    `admit` is called for each client that connects. It can wait, and can raise `Refusal`. `converse` is then given the
+    connection, and closes it. `release` is called once for each client that was admitted. `report` receives a line for
+    the log.
     """
 
     def __init__(
@@ -215,11 +228,11 @@ class Server:
         self._admit, self._converse, self._release, self._report = admit, converse, release, report
 
     def serve(self, listener: socket.socket) -> NoReturn:
-        """Answer for ever."""
+        """Answer clients until the program ends."""
         while True:
             try:
                 connection, _ = listener.accept()
-            except OSError as error:  # too many open files: some will be closed soon
+            except OSError as error:  # too many open files, some of which will be closed soon
                 self._report(f"cannot answer: {error}")
                 time.sleep(_AGAIN_S)
                 continue
@@ -250,7 +263,7 @@ class Server:
 
 
 def listen(path: str, *, mode: int = 0o600, owner_uid: int = -1) -> socket.socket:
-    """Return a listening socket at this path; an old one is replaced. `mode` says who may connect."""
+    """Return a listening socket at this path, replacing an old one. `mode` determines who can connect."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
@@ -263,7 +276,10 @@ def listen(path: str, *, mode: int = 0o600, owner_uid: int = -1) -> socket.socke
 
 
 def line(connection: socket.socket, *, longest_bytes: int, within_s: float) -> bytes:
-    """Return one line, or its beginning if it is longer or is not whole in time. Raises `TimeoutError` for silence."""
+    """Return one line, or its beginning if it is longer or not complete in time.
+
+    Raises `TimeoutError` if nothing arrives.
+    """
     until_s = time.monotonic() + within_s
     got = bytearray()
     while not got.endswith(b"\n") and len(got) <= longest_bytes:

@@ -1,8 +1,8 @@
-"""Patterns that say which files of a folder are kept, like `*.root` or `hist/**`.
+"""Match patterns that select the files of a folder to keep, such as `*.root` or `hist/**`.
 
-A pattern is a path relative to the folder. In each of its names `*`, `?` and `[abc]` stand for letters, as in a shell,
-but a leading point is a letter like others. `**` in place of a name stands for any number of folders. A pattern that
-fits a folder keeps all that is in it.
+A pattern is a path relative to the folder. In each of its names `*`, `?` and `[abc]` have the same meaning as in a
+shell, but a leading dot is an ordinary character. `**` in place of a name stands for any number of folders. A pattern
+that matches a folder keeps everything in it.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 
 MOST = 32
-"""The most patterns of a job."""
+"""The maximum number of patterns of a job."""
 LONGEST = 255
 _ANY_FOLDERS = "**"
 
@@ -21,7 +21,7 @@ Names = Sequence[str]
 
 
 def fault(pattern: str) -> str:
-    """Return why this is no pattern; "" if it is one.
+    """Return why this is not a valid pattern, or "" if it is.
 
     >>> fault("../*.root"), fault("hist/**")
     ("must stay in the job's folder: write it without . and ..", '')
@@ -41,7 +41,7 @@ def fault(pattern: str) -> str:
 
 
 class Keep:
-    """Decides which files are kept, and remembers which patterns have fitted none."""
+    """A selection of files to keep, which remembers the patterns that have matched no file."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._patterns = tuple(patterns)
@@ -49,20 +49,20 @@ class Keep:
 
     @property
     def unmatched(self) -> tuple[str, ...]:
-        """The patterns that have fitted no file so far."""
+        """The patterns that have matched no file so far."""
         return tuple(pattern for pattern in self._patterns if pattern in self._unmatched)
 
     def __call__(self, names: Names) -> bool:
-        """Return True if the file with this path is kept: the names of its folders, and its own."""
+        """Return True if the file with this path is kept. `names` are those of its folders, and its own."""
         found = [pattern for pattern in self._patterns if _fits(_parsed(pattern), names)]
         self._unmatched.difference_update(found)
         return bool(found)
 
 
 def _fits(steps: Sequence[re.Pattern[str] | None], names: Names) -> bool:
-    """Return True if the pattern fits the path, or one of the folders that it leads through.
+    """Return True if the pattern matches the path, or one of the folders in it.
 
-    All places in the pattern that the names so far lead to are followed at once, so no pattern takes long.
+    All places in the pattern that the names so far lead to are followed at the same time, so no pattern takes long.
     """
     places = _with_skips(steps, {0})
     for name in names:
@@ -75,7 +75,7 @@ def _fits(steps: Sequence[re.Pattern[str] | None], names: Names) -> bool:
 
 
 def _with_skips(steps: Sequence[re.Pattern[str] | None], places: set[int]) -> set[int]:
-    """Return the places, and those behind each `**`, which may stand for no folder."""
+    """Return the places, and those after each `**`, which can stand for no folder."""
     found: set[int] = set()
     for first in places:
         place = first
@@ -88,7 +88,10 @@ def _with_skips(steps: Sequence[re.Pattern[str] | None], places: set[int]) -> se
 
 @functools.lru_cache(maxsize=1024)
 def _parsed(pattern: str) -> tuple[re.Pattern[str] | None, ...]:
-    """Return what each name must fit; None for `**`. A last `**` is all that is in the folder, as `*` is."""
+    """Return the expression that each name must match, or None for `**`.
+
+    A last `**` stands for everything in the folder, as `*` does.
+    """
     names = pattern.rstrip("/").split("/")
     if names[-1] == _ANY_FOLDERS:
         names[-1] = "*"

@@ -1,8 +1,8 @@
-"""Open a folder that an admin lists: a target for results, a folder from which inputs are read, or one that jobs mount.
+"""Open a folder that an admin lists: a target for results, a source of inputs, or a folder that jobs mount.
 
-The path is walked from the root by descriptors, and no symbolic link is followed. Every folder on the way belongs to
-root, or to the agents' account where that is enough, and others cannot replace what is in it. So no user can put
-another folder in the place of the listed one, neither before a check nor after it.
+The path is walked from the root through descriptors, and no symbolic link is followed. Every folder on the way must
+belong to root or, where that suffices, to the agents' account, and others must not be able to replace its entries. So
+no user can put another folder in place of the listed one, neither before a check nor after it.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -14,21 +14,21 @@ import stat
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-_STEP = os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC  # this also mounts what is mounted on demand
-_STARTS_AT_ROOT = -1  # ignored, as the first name is a whole path
+_STEP = os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC  # also mounts what is mounted on demand
+_STARTS_AT_ROOT = -1  # ignored, because the first name is a whole path
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class FolderRefused(Exception):
-    """A listed folder is not there, or must not be used; one line that begins with its path."""
+    """A listed folder does not exist, or must not be used. The message is one line that begins with its path."""
 
 
 def open_listed(path: str, *, owners: Collection[int], own: Sequence[str] = (), for_writing: bool = False) -> int:
     """Return a descriptor (`O_PATH`) of the folder. Raises `FolderRefused`.
 
-    The folders on the way may belong to `owners`, and no other user may write into them, unless a sticky bit protects
-    what is there. A folder that is only read may be anybody's at its end. A folder inside one of `own`, which are
-    Gleaner's own folders, or above one, is refused.
+    The folders on the way must belong to `owners`, and no other user can write into them, unless a sticky bit protects
+    their entries. If the folder is only read, it can itself belong to any user. A folder inside or above one of `own`,
+    which are Gleaner's own folders, is refused.
     """
     names, way, is_shared = ["/", *filter(None, path.split("/"))], list[tuple[int, int]](), False
     try:
@@ -61,7 +61,7 @@ def open_listed(path: str, *, owners: Collection[int], own: Sequence[str] = (), 
 
 
 def _identities(path: str) -> Iterator[tuple[int, int]]:
-    """Yield the identity of a file, wherever its links lead, and of all folders above it; (0, 0) for one not there."""
+    """Yield the identity of a file, wherever its links lead, and of each folder above it, or (0, 0) if missing."""
     real = Path(path).resolve()
     for place in (real, *real.parents):
         try:

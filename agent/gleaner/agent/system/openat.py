@@ -1,7 +1,7 @@
-"""Work inside an open folder: every step starts at a descriptor and follows no symbolic link.
+"""Work inside an open folder, so that every step starts at a descriptor and follows no symbolic link.
 
-Others may have written into the folder, or write there now. Whatever they have prepared, nothing outside of the folder
-is reached. Files and folders are made for their owner alone.
+Others might have written into the folder, or might be writing there now. Whatever they have prepared, nothing outside
+the folder is reached. Files and folders are made so that only their owner can use them.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -16,13 +16,13 @@ CHUNK_BYTES = 2**20
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 """The flags that open a folder."""
 NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-"""The errors of opening with `FOLDER` if the name belongs to nothing, to a file, or to a symbolic link."""
+"""The errors on opening with `FOLDER` if the name belongs to nothing, to a file, or to a symbolic link."""
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
 def closing_fd(file: int) -> Generator[int, None, None]:
-    """Close the descriptor at the end. An error of closing is raised, since a write may be lost."""
+    """Close the descriptor at the end. An error on closing is raised, because a write might have been lost."""
     try:
         yield file
     except BaseException:
@@ -67,18 +67,18 @@ def walk_and_make(start: int, names: Sequence[str]) -> Generator[int, None, None
         with walk(start, names[:depth]) as parent:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=parent)
-            os.fsync(parent)  # also if another writer made the folder: perhaps it is not synced yet
+            os.fsync(parent)  # also if another writer made the folder, because it might not be synced yet
     with walk(start, names) as folder:
         yield folder
 
 
 def create(folder: int, name: str) -> int:
-    """Create a file for writing. An existing file is an error."""
+    """Create a file for writing. It is an error if the file exists."""
     return os.open(name, NEW_FILE, 0o600, dir_fd=folder)
 
 
 def write_all(file: int, content: bytes) -> None:
-    """Write everything, in as many calls as the system needs (a nearly full disk takes a part)."""
+    """Write everything, in as many calls as the system needs, since a nearly full disk accepts only part of a write."""
     rest = memoryview(content)
     while rest:
         rest = rest[os.write(file, rest) :]
@@ -96,7 +96,10 @@ def writev_all(file: int, pieces: Sequence[bytes | memoryview]) -> None:
 
 
 def open_plain(folder: int, name: str) -> int:
-    """Open a plain file for reading. Anything else of this name, like a link or a pipe, is a `FileNotFoundError`."""
+    """Open a plain file for reading.
+
+    Any other entry of this name, such as a link or a pipe, raises `FileNotFoundError`.
+    """
     try:
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError as error:
@@ -110,7 +113,7 @@ def open_plain(folder: int, name: str) -> int:
 
 
 def read_all(folder: int, name: str, *, most_bytes: int) -> bytes:
-    """Return a small file's content; of a larger file, a little more than `most_bytes`."""
+    """Return a small file's content. If the file is larger, return a little more than `most_bytes`."""
     with closing_fd(open_plain(folder, name)) as file:
         content = b""
         while len(content) <= most_bytes and (chunk := os.read(file, CHUNK_BYTES)):
@@ -119,7 +122,7 @@ def read_all(folder: int, name: str, *, most_bytes: int) -> bytes:
 
 
 def pread_all(file: int, size_bytes: int, offset: int) -> bytes:
-    """Return the file's bytes at the offset; fewer only at its end."""
+    """Return the file's bytes at the offset, or fewer at its end."""
     content = os.pread(file, size_bytes, offset)
     while len(content) < size_bytes and (more := os.pread(file, size_bytes - len(content), offset + len(content))):
         content += more
@@ -127,7 +130,7 @@ def pread_all(file: int, size_bytes: int, offset: int) -> bytes:
 
 
 def pread_into(file: int, room: memoryview, offset: int) -> bool:
-    """Fill the room with the file's bytes at the offset. Return False if there are fewer."""
+    """Fill the buffer `room` with the file's bytes at the offset. Return False if there are fewer."""
     while room:
         got = os.preadv(file, [room], offset)
         if not got:
@@ -149,7 +152,7 @@ def subfolders(folder: int) -> Iterator[str]:
 
 
 def remove_tree(folder: int, name: str) -> None:
-    """Remove a file or folder, and all in it, if it exists. Its depth must be limited."""
+    """Remove a file, or a folder and everything in it, if it exists. Its depth must be limited."""
     with contextlib.suppress(FileNotFoundError):
         if not _unlink_file(folder, name):
             with walk(folder, (name,)) as inner:
@@ -159,10 +162,11 @@ def remove_tree(folder: int, name: str) -> None:
 
 
 def empty(top: int) -> None:
-    """Remove all in a folder, whatever its modes and however deep. Raises an `OSError` if something is left.
+    """Remove everything in a folder, whatever the modes are and however deep it is.
 
-    Nothing here recurses. Each folder is renamed to the top before anything in it is touched. That also protects what
-    is mounted below: the kernel renames no mount point, and nothing into another file system.
+    Raises an `OSError` if anything is left. The function does not recurse. Each folder is moved to the top before any
+    of its entries is touched. This also protects file systems that are mounted below, because the kernel neither
+    renames mount points nor renames anything into another file system.
     """
     failures: list[OSError] = []
     waiting: list[str] = []
@@ -189,12 +193,12 @@ def empty(top: int) -> None:
 
 
 def change_mode(itself: int, mode: int) -> None:
-    """Change the mode of an O_PATH descriptor's file: fchmod refuses it, but chmod follows this link to it."""
+    """Change the mode of an O_PATH descriptor's file. fchmod refuses it, but chmod follows this link to the file."""
     os.chmod(f"/proc/self/fd/{itself}", mode)
 
 
 def _unlink_file(folder: int, name: str) -> bool:
-    """Unlink a file. Return False if the name is a folder's, which stays."""
+    """Unlink a file. Return False if the name is that of a folder, which stays."""
     try:
         os.unlink(name, dir_fd=folder)
     except IsADirectoryError:

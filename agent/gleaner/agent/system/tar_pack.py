@@ -1,13 +1,13 @@
 """Pack a folder as a tar stream: a job's folder, or the files that a container has written to its own file system.
 
-The stream keeps regular files, folders, symbolic links as links, hard links within the folder and named pipes, with
-mode and modification time (to the nanosecond). It does not keep extended attributes, or sockets, which mean nothing
-once their process is gone. The order is fixed, so an unchanged folder gives the same bytes.
+The stream keeps regular files, folders, symbolic links as links, hard links within the folder, and named pipes, with
+their modes and modification times (to the nanosecond). It does not keep extended attributes, or sockets, which have no
+meaning once their process has ended. The order is fixed, so an unchanged folder gives the same bytes.
 
-The files that a container has written are overlay's upper layer. The stream is that raw layer: a character device 0/0
-marks a deleted file. Overlay also has an attribute for a folder that was deleted and made anew. The attribute cannot be
-set through a mounted overlay, so it is spelled out: each of the image's files that is gone from such a folder is marked
-as deleted.
+For a container's written files, the stream is overlay's raw upper layer, in which a character device 0/0 marks a
+deleted file. Overlay also has an attribute for a folder that was deleted and made again. The attribute cannot be set
+through a mounted overlay, so its effect is written out. Each of the image's files that is missing from such a folder is
+marked as deleted.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -33,8 +33,8 @@ def pack(folder: int, policy: Policy, image: Sequence[int] = ()) -> Iterator[byt
     """Yield an open folder's content as chunks of an uncompressed archive (pax), in bounded memory.
 
     For overlay's upper layer, `image` are the folders of the image's own layers, the uppermost first. Raises `Hostile`
-    for what could not be unpacked: better now than then. Raises `OSError` for a file that cannot be read, and, unless
-    others may change the folder, for a file that shrinks.
+    for an entry that could not be unpacked later. Raises `OSError` for a file that cannot be read. It also does so for
+    a file that shrinks, unless others are allowed to change the folder.
     """
     buffer = bytearray()
     for chunk in _Packing(folder, policy, image).run():
@@ -55,7 +55,7 @@ class File(NamedTuple):
 
 
 def pack_files(files: Iterable[File]) -> Iterator[bytes]:
-    """Yield an archive of plain files. It depends on what they are alone. Raises `Hostile` at a wrong size."""
+    """Yield an archive of plain files. It depends only on these files. Raises `Hostile` if a size is wrong."""
     for file in files:
         member, size_bytes = tarfile.TarInfo(file.name), 0
         member.size, member.mode = file.size_bytes, file.mode
@@ -72,7 +72,7 @@ def pack_files(files: Iterable[File]) -> Iterator[bytes]:
 
 
 def packed_bytes(files: Iterable[File]) -> int:
-    """Return the size of the archive of files whose names have at most 100 bytes."""
+    """Return the size of an archive of files whose names have at most 100 bytes."""
     size_bytes = sum(tarfile.BLOCKSIZE + one.size_bytes + len(_padding(one.size_bytes)) for one in files)
     return size_bytes + len(END)
 
@@ -87,9 +87,9 @@ class _Packing:
         self._names: dict[tuple[int, int], Names] = {}
         """The first packed name of each file with several names, by device and inode."""
         self._waiting: list[tuple[Names, os.stat_result, bool]] = []
-        """Folders that were not packed yet; True for one that hides the image's folder of its name."""
+        """Folders that have not been packed yet, with True for one that hides the image's folder of the same name."""
         self._unnamed: list[tuple[Names, os.stat_result]] = []
-        """The folders on the way to the present one that are not in the archive, since nothing in them is so far."""
+        """The folders on the way to the present one that are not in the archive yet, because no file in them is."""
 
     def run(self) -> Iterator[bytes]:
         self._waiting.append(((), os.fstat(self._root), False))
@@ -107,7 +107,7 @@ class _Packing:
 
     @contextlib.contextmanager
     def _tolerate_changes(self) -> Generator[None, None, None]:
-        """Leave out a file that others have removed or replaced meanwhile, if they may."""
+        """Leave out a file that others have removed or replaced during packing, if they are allowed to."""
         try:
             yield
         except OSError as error:
@@ -154,7 +154,7 @@ class _Packing:
         elif stat.S_ISFIFO(facts.st_mode):
             yield self._header(names, tarfile.FIFOTYPE, facts)
         elif stat.S_ISCHR(facts.st_mode) and self._policy.has_owners:
-            yield self._header(names, tarfile.CHRTYPE)  # a job can make no other device than overlay's mark
+            yield self._header(names, tarfile.CHRTYPE)  # a job cannot make any device except overlay's mark
         elif not stat.S_ISSOCK(facts.st_mode) and not self._policy.is_overlaid:
             raise Hostile(f"{'/'.join(names)!r} is a device, which cannot be saved")
 
@@ -168,7 +168,7 @@ class _Packing:
         if segments == [(0, facts.st_size)]:
             yield self._header(names, tarfile.REGTYPE, facts, size_bytes=facts.st_size)
             stored_bytes = facts.st_size
-        else:  # GNU's sparse format 1.0: the map of what is stored comes before the content
+        else:  # GNU's sparse format 1.0, in which the map of the stored parts precedes the content
             numbers = [len(segments), *(number for segment in segments for number in segment)]
             sparse_map = "".join(f"{number}\n" for number in numbers).encode()
             sparse_map += _padding(len(sparse_map))
@@ -191,7 +191,7 @@ class _Packing:
         yield _padding(stored_bytes)
 
     def _filler(self, names: Names, size_bytes: int) -> bytes:
-        """Return zeros for the end of a file that was cut meanwhile."""
+        """Return zeros for the end of a file that was truncated while it was read."""
         if not self._policy.is_live:
             raise OSError(f"{'/'.join(names)!r} became shorter while it was read")
         return bytes(size_bytes)
@@ -206,7 +206,7 @@ class _Packing:
         size_bytes: int = 0,
         more: dict[str, str] | None = None,
     ) -> bytes:
-        """Return a member's header, for any name that a file system can hold."""
+        """Return a member's header, for any name that is possible in a file system."""
         self._policy.limit.take_file(size_bytes)
         top = self._policy.top
         member = tarfile.TarInfo("/".join((top, *names) if top else names) or ".")
@@ -239,7 +239,7 @@ class _Packing:
 
 
 def _folders_of_name(name: str, folders: list[int], descriptors: contextlib.ExitStack) -> list[int]:
-    """Return the folders of this name in an image's layers, down to the first layer that hides those below it."""
+    """Return the folders of this name in an image's layers, down to the first layer that hides the lower ones."""
     inner: list[int] = []
     for folder in folders:
         try:
@@ -263,12 +263,12 @@ def _is_opaque(folder: int) -> bool:
 
 
 def _segments(file: int, size_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield offset and length of each stretch of data in a file with holes; an empty one last if a hole is last."""
+    """Yield the offset and length of each piece of data in a file with holes, and an empty piece if a hole is last."""
     end = 0
     while end < size_bytes:
         try:
             start = os.lseek(file, end, os.SEEK_DATA)
-        except OSError:  # ENXIO: nothing but a hole up to the end
+        except OSError:  # ENXIO: only a hole up to the end
             yield size_bytes, 0
             return
         end = min(os.lseek(file, start, os.SEEK_HOLE), size_bytes)
@@ -285,7 +285,7 @@ def _padding(size_bytes: int) -> bytes:
 
 
 def _decimal_s(time_ns: int) -> str:
-    """Return nanoseconds as decimal seconds, exactly; a float would lose digits.
+    """Return nanoseconds as decimal seconds, exactly, because a float would lose digits.
 
     >>> _decimal_s(-1_500_000_000)
     '-1.500000000'
@@ -296,9 +296,10 @@ def _decimal_s(time_ns: int) -> str:
 
 @contextlib.contextmanager
 def _walk_readable(start: int, names: Names, leaf: int = openat.FOLDER) -> Generator[int, None, None]:
-    """Yield a descriptor as `walk` does, also through our own folders whose mode excludes even us.
+    """Yield a descriptor as `walk` does, but also pass through our own folders whose mode excludes even us.
 
-    With other flags in `leaf`, the last name is a file's. Modes are changed for the time of the walk, and restored.
+    With other flags in `leaf`, the last name is that of a file. Modes are changed for the time of the walk, and
+    restored.
     """
     with contextlib.ExitStack() as restore_modes:
         here = os.dup(start)
@@ -319,7 +320,7 @@ def _open_readable(here: int, name: str, flags: int, restore_modes: contextlib.E
             return file
         os.close(file)
     except PermissionError:
-        if os.geteuid() == 0:  # no mode excludes root, and root must change nothing of others
+        if os.geteuid() == 0:  # no mode excludes root, and root must not change other users' files
             raise
     path_only = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
     itself = restore_modes.enter_context(openat.closing_fd(os.open(name, path_only, dir_fd=here)))

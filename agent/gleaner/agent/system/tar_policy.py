@@ -1,4 +1,7 @@
-"""The rules for a tar archive from an untrusted source: its members, and their size. Each use has its own policy."""
+"""Define the rules for a tar archive from an untrusted source, for its members and their size.
+
+Each use has its own policy.
+"""
 
 from __future__ import annotations  # the node may have Python 3.9
 
@@ -10,7 +13,7 @@ from typing import Any, NamedTuple
 END = bytes(2 * tarfile.BLOCKSIZE)
 """The end of every archive."""
 MOST_STEPS = 256
-"""The most folders that a name may lead down, where that is limited."""
+"""The maximum number of folders through which a name can lead, where that is limited."""
 MALFORMED = (
     tarfile.TarError,
     zlib.error,
@@ -23,9 +26,9 @@ MALFORMED = (
     RecursionError,
     MemoryError,
 )
-"""The errors that Python raises for an archive, or JSON in it, that is malformed."""
+"""The errors that Python raises for a malformed archive, or malformed JSON in it."""
 LONGEST_HEADER_BYTES = 2**14
-"""The longest header that root reads: Python before 3.11.10 works minutes on one of a megabyte (CVE-2024-6232)."""
+"""The longest header that root reads. Python before 3.11.10 takes minutes for one of a megabyte (CVE-2024-6232)."""
 _LONG_HEADERS = (
     tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
 )  # fmt: skip
@@ -36,7 +39,10 @@ Links = list[list[Any]]
 
 
 class Hostile(Exception):
-    """An archive has something that is not unpacked, or a folder something that is not packed; one line."""
+    """An archive contains something that is not unpacked, or a folder something that is not packed.
+
+    The message is one line.
+    """
 
 
 class SizeLimit:
@@ -55,7 +61,7 @@ class SizeLimit:
             raise Hostile("it is larger than may be kept here")
 
     def take_file(self, size_bytes: int = 0) -> None:
-        """Count a file, and so many bytes. Raises `Hostile` beyond the limit."""
+        """Count a file, and this many bytes. Raises `Hostile` beyond the limit."""
         self._files -= 1
         if self._files < 0:
             raise Hostile("it has more files than may be kept here")
@@ -63,44 +69,60 @@ class SizeLimit:
 
 
 class Policy(NamedTuple):
-    """The rules for one use of archives. Regular files, folders, symbolic and hard links, and named pipes may pass."""
+    """The rules for one use of archives.
+
+    Regular files, folders, symbolic and hard links, and named pipes are allowed.
+    """
 
     limit: SizeLimit
     has_owners: bool = False
-    """Each file has the owner that the archive names. Only for root, below a folder that only root can enter."""
+    """Each file is given the owner that the archive names.
+
+    This is only for root, below a folder that only root can enter.
+    """
     has_holes: bool = False
-    """Holes in files are holes in the archive. What they let a file claim is not limited."""
+    """Holes in files become holes in the archive. The size that a file can claim through holes is not limited."""
     is_overlaid: bool = False
-    """The archive lies over what is there: a member replaces what has its name, a device deletes it, and missing
-    folders are made. Otherwise all must be new, and no device may pass."""
+    """The archive is laid over existing files.
+
+    A member replaces the file of its name, a device deletes it, and missing folders are made. Otherwise all members
+    must be new, and devices are not allowed.
+    """
     has_whiteouts: bool = False
-    """`.wh.` before a name deletes what an earlier archive has put there (image-spec, layer.md)."""
+    """`.wh.` before a name deletes the file that an earlier archive has put there (image-spec, layer.md)."""
     file_bytes: int = 0
-    """So much counts for each file beside its content."""
+    """The number of bytes that each file counts in addition to its content."""
     has_own_links: bool = False
-    """Hard links lead to files of the same archive only: overlay would copy any other, which no limit counts."""
+    """Hard links can lead only to files of the same archive, as overlay would copy any other file uncounted."""
     links: Links | None = None
-    """A list that symbolic links are added to; they are not made then."""
+    """A list to which symbolic links are appended instead of being made."""
     keeps: Callable[[Sequence[str]], bool] | None = None
-    """The choice of the files, by the names that lead to them. Folders without one are not packed. A hard link to a
-    file that was not chosen goes into `links`."""
+    """The selection of files, by the names that lead to them. Folders without a selected file are not packed.
+
+    A hard link to a file that was not selected goes into `links`.
+    """
     is_live: bool = False
-    """Others may change the folder while it is packed: what they remove is left out, what they cut is filled up."""
+    """Others can change the folder while it is packed.
+
+    Files that they remove are left out, and files that they truncate are filled up.
+    """
     modes: int = 0o7777
     """The bits of a file's mode that are packed."""
     top: str = ""
-    """The name of the packed folder itself, if the archive depends on names and contents alone: it has no times, modes
-    only say who may execute, and no link may lead out."""
+    """The name of the packed folder itself, if the archive is to depend only on names and contents.
+
+    It then has no times, its modes only record who can execute a file, and no link can lead out.
+    """
 
 
 class ShortMember(tarfile.TarInfo):
-    """A member of an archive whose header is at most `LONGEST_HEADER_BYTES` long: `tarfile` reads it into memory."""
+    """A member of an archive whose header, which `tarfile` reads into memory, is at most `LONGEST_HEADER_BYTES`."""
 
     __slots__ = ()
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> ShortMember:
-        """Return the member that a block describes. Raises `Hostile`, or what `tarfile` raises."""
+        """Return the member that a block describes. Raises `Hostile`, or the errors of `tarfile`."""
         member = super().frombuf(buf, encoding, errors)
         if member.type in _LONG_HEADERS and member.size > LONGEST_HEADER_BYTES:
             raise Hostile(f"it has a header of {member.size} bytes")
@@ -108,9 +130,9 @@ class ShortMember(tarfile.TarInfo):
 
 
 def steps(name: str, most: float = MOST_STEPS) -> list[str]:
-    """Return a member's name as single steps below the target; none for the target itself. Raises `Hostile`.
+    """Return a member's name as single steps below the target, or no steps for the target itself. Raises `Hostile`.
 
-    An absolute name is one below the target, as Docker and tar read it.
+    An absolute name is considered relative to the target, as Docker and tar read it.
 
     >>> steps("./usr/bin/"), steps("/usr"), steps(".")
     (['usr', 'bin'], ['usr'], [])

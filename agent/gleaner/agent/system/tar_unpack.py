@@ -1,11 +1,11 @@
-"""Unpack archives from untrusted sources: a job's folder, an image's layers, the files that a container has written.
+"""Unpack archives from untrusted sources: a job's folder, an image's layers, and files that a container has written.
 
-This is safe for the following reasons. Every step down starts at the descriptor of the folder before it and follows no
-link (O_NOFOLLOW), so nothing is ever written outside of the target, whatever the archive has made there before. Names
-with `..` and names that lead through a link are refused, and absolute names are taken below the target. Each file is
-made anew, and no device or socket is made. Extended attributes are left out: a container of ours has no new privileges,
-so a program's capabilities would mean nothing. Sizes and numbers of files are limited. Modes are as the archive says,
-even set-uid: where owners are, too, the target lies in a folder that only root can enter.
+This is safe for the following reasons. Every step down starts at the descriptor of the folder above and follows no link
+(O_NOFOLLOW), so nothing is ever written outside the target, whatever the archive has made there before. Names with `..`
+and names that lead through a link are refused, and absolute names are considered relative to the target. Each file is
+newly made, and no device or socket is made. Extended attributes are left out. Our containers have no new privileges, so
+a program's capabilities would have no effect. Sizes and numbers of files are limited. Modes are set as in the archive,
+even set-uid. Where owners are also set, the target is in a folder that only root can enter.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -20,7 +20,7 @@ from . import openat
 from .tar_policy import END, Hostile, Policy, ShortMember, steps
 
 _LONGEST_TIME = 40
-"""Characters of a time: Python before 3.11 works minutes on a number of a million digits."""
+"""Characters of a time. Python before 3.11 takes minutes for a number of a million digits."""
 _MOST_LINKS = 200_000
 _LONGEST_LINK = 4095
 _WHITEOUT = ".wh."
@@ -30,7 +30,7 @@ Names = tuple[str, ...]
 
 
 class TarSource:
-    """A file of chunks that can only be read forward. It knows whether the archive's end has passed."""
+    """A file made of chunks, which can only be read forward. It records whether the archive's end has been read."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = iter(chunks)
@@ -39,7 +39,7 @@ class TarSource:
         self.size_bytes = 0
 
     def read(self, size: int) -> bytes:
-        """Return so many bytes; fewer only at the end."""
+        """Return this many bytes, or fewer at the end."""
         parts: list[memoryview] = []
         missing = size
         while missing:
@@ -56,12 +56,12 @@ class TarSource:
         return b"".join(parts)
 
     def skip(self) -> None:
-        """Read the rest: a source may verify its content at its end."""
+        """Read the rest, because a source might verify its content at its end."""
         while self.read(openat.CHUNK_BYTES):
             pass
 
     def finish(self) -> None:
-        """Read the rest. Raises `tarfile.ReadError` if the stream did not end as an archive does."""
+        """Read the rest. Raises `tarfile.ReadError` if the stream did not end like an archive."""
         self.skip()
         if self._tail != END or self.size_bytes % tarfile.BLOCKSIZE:
             raise tarfile.ReadError("the archive was cut off")
@@ -70,16 +70,16 @@ class TarSource:
 def unpack(source: TarSource, target: int, policy: Policy) -> None:
     """Unpack an archive into the folder with the descriptor `target`. Raises `Hostile`, or one of `MALFORMED`.
 
-    Bytes after the archive's end are not read: call `finish` or `skip` of the source.
+    Bytes after the archive's end are not read, so call `finish` or `skip` on the source.
     """
     unpack_all([source], target, policy)
 
 
 def unpack_all(sources: Iterable[TarSource], target: int, policy: Policy) -> None:
-    """Unpack archives, each over those before it, as `unpack` does it.
+    """Unpack archives, each over the previous ones, in the same way as `unpack`.
 
-    The modes of folders are set when there is no further archive: a folder that nobody may write to takes in the files
-    of a later one.
+    The modes of folders are set after the last archive, so that a folder that is read-only in the end can take in files
+    of a later archive.
     """
     unpacking = _Unpacking(target, policy)
     for source in sources:
@@ -90,7 +90,7 @@ def unpack_all(sources: Iterable[TarSource], target: int, policy: Policy) -> Non
 
 
 def check(source: TarSource, policy: Policy) -> None:
-    """Read all of an archive. Raises what `unpack` would raise for the name, kind or size of a member."""
+    """Read a whole archive. Raises the errors that `unpack` would raise for the name, kind or size of a member."""
     for _, member in _members(source):
         segments: Sequence[tuple[int, int]] = getattr(member, "sparse", None) or [(0, member.size)]
         policy.limit.take_file(policy.file_bytes + (sum(size for _, size in segments) if member.isreg() else 0))
@@ -105,7 +105,7 @@ def _members(source: TarSource) -> Iterator[tuple[tarfile.TarFile, tarfile.TarIn
     stream = cast("IO[bytes]", source)
     with tarfile.open(fileobj=stream, mode="r|", bufsize=openat.CHUNK_BYTES, tarinfo=ShortMember) as archive:
         while (member := archive.next()) is not None:
-            vars(archive)["members"] = []  # a `TarFile` remembers every member of a large archive
+            vars(archive)["members"] = []  # a `TarFile` would remember every member of a large archive
             yield archive, member
 
 
@@ -118,7 +118,7 @@ def _check_kind(member: tarfile.TarInfo, policy: Policy) -> None:
 
 
 class _Facts(NamedTuple):
-    """Facts of a file that are set last: writing changes them."""
+    """Attributes of a file that are set last, because writing changes them."""
 
     mode: int
     mtime_ns: int
@@ -127,7 +127,7 @@ class _Facts(NamedTuple):
 
 
 class _Unpacking:
-    """Archives on their way into a folder."""
+    """The archives that are being unpacked into a folder."""
 
     def __init__(self, target: int, policy: Policy) -> None:
         self._target = target
@@ -136,7 +136,7 @@ class _Unpacking:
         self._new: set[Names] = set()
 
     def begin(self) -> None:
-        """Begin with a further archive: nothing in it is there yet."""
+        """Begin another archive, of which no file exists yet."""
         self._new.clear()
 
     def put(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
@@ -163,20 +163,20 @@ class _Unpacking:
                     self._new.update(path[:end] for end in range(1, len(path) + 1))
 
     def settle_folders(self) -> None:
-        """Set the facts of all folders, since nothing more is written into them."""
+        """Set the attributes of all folders, since nothing more is written into them."""
         for path in sorted(self._folders, key=len, reverse=True):
             try:
                 with openat.walk(self._target, path) as folder:
                     self._settle(folder, self._folders[path])
             except OSError as error:
                 if not self._policy.is_overlaid or error.errno not in openat.NO_FOLDER:
-                    raise  # a later member may have taken the place of a folder
+                    raise  # a later member can have taken the place of a folder
 
     def _steps(self, name: str) -> Names:
         return tuple(steps(name, self._policy.limit.most_steps))
 
     def _parent(self, path: Names, name: str) -> int:
-        """Return a descriptor of the folder of the last step."""
+        """Return a descriptor of the folder that contains the last step."""
         try:
             return openat.descend(self._target, path[:-1], 0o755 if self._policy.is_overlaid else None)
         except OSError as error:
@@ -224,7 +224,7 @@ class _Unpacking:
                 self._settle(pipe, _facts(member))
 
     def _write(self, archive: tarfile.TarFile, member: tarfile.TarInfo, file: int) -> None:
-        # Not through extractfile, which cannot skip the holes of a stream's sparse files.
+        # extractfile is not used, because it cannot skip the holes of sparse files in a stream.
         stream: Any = archive.fileobj
         segments: Sequence[tuple[int, int]] | None = getattr(member, "sparse", None)
         stream.seek(member.offset_data)
@@ -241,7 +241,7 @@ class _Unpacking:
         os.ftruncate(file, member.size)
 
     def _link(self, linkname: str, parent: int, new: Names) -> None:
-        """Make one more name for a file, or a symbolic link, that is there already. A link to all else is refused."""
+        """Make another name for an existing file or symbolic link. A link to anything else is refused."""
         path = self._steps(linkname)
         if not path:
             raise Hostile(f"a link to {linkname[:80]!r}")
@@ -265,7 +265,7 @@ class _Unpacking:
         os.fchmod(file, facts.mode)
 
     def _empty(self, folder: int, path: Names) -> None:
-        """Delete what earlier layers have put into a folder; what this layer has put there stays."""
+        """Delete what earlier layers have put into a folder, and keep the files of this layer."""
         for name in openat.entries(folder):
             inside = (*path, name)
             if inside not in self._new:
@@ -280,7 +280,7 @@ def _facts(member: tarfile.TarInfo) -> _Facts:
 
 
 def _mtime_ns(member: tarfile.TarInfo) -> int:
-    """Return the time of the last change, exactly; a float would lose digits. Raises `ValueError`."""
+    """Return the time of the last change, exactly, because a float would lose digits. Raises `ValueError`."""
     text = member.pax_headers.get("mtime") or str(int(member.mtime))
     if len(text) > _LONGEST_TIME:
         raise ValueError(f"{member.name[:80]!r} has a time of {len(text)} characters")

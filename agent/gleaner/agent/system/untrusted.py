@@ -1,4 +1,4 @@
-"""Read bytes from outside: from programs that may be hostile, or that pass on anybody's text.
+"""Read bytes from outside, from programs that might be hostile or that pass on text from any user.
 
 Root's programs, the Slurm admin service, the agent and control read through this module.
 """
@@ -17,11 +17,11 @@ _ESCAPE = re.compile(
             | . )""",
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
-"""An escape in JSON. `wrong`: NUL, or half of a surrogate pair."""
+"""An escape in JSON. `wrong` is NUL, or half of a surrogate pair."""
 
 
 def text_of(content: bytes) -> str:
-    r"""Return bytes as a text for any file, database or terminal. NUL and bytes that are no UTF-8 are replaced.
+    r"""Return bytes as a text for any file, database or terminal. NUL and bytes that are not UTF-8 are replaced.
 
     >>> text_of(b"caf\xe9\0")
     'caf��'
@@ -30,7 +30,7 @@ def text_of(content: bytes) -> str:
 
 
 def storable(text: str) -> str:
-    r"""Return a text in which NUL and halves of surrogate pairs are replaced: PostgreSQL, HTTP and UTF-8 take neither.
+    r"""Return a text with NUL and halves of surrogate pairs replaced, as PostgreSQL, HTTP and UTF-8 accept neither.
 
     >>> storable("caf\udce9")
     'caf?'
@@ -41,9 +41,9 @@ def storable(text: str) -> str:
 def json_of(content: bytes | str, *, for_display: bool = False) -> Any:
     r"""Return the value in a JSON text. Raises `ValueError` with a short line.
 
-    NaN and infinite numbers, which JSON does not have, are None. A number of many digits is refused: Python before 3.11
-    works minutes on a million of them. With `for_display`, for texts that are only compared and shown, NUL, halves of
-    surrogate pairs and bytes that are no UTF-8 are replaced, since no database stores them.
+    NaN and infinite numbers, which JSON does not have, become None. A number of many digits is refused, because Python
+    before 3.11 takes minutes for a million digits. With `for_display`, NUL, halves of surrogate pairs and bytes that
+    are not UTF-8 are replaced, since no database can store them. It is for texts that are only compared and shown.
 
     >>> json_of(b'{"comment": "caf\xe9 \\ud800", "load": NaN, "limit": 1e999}', for_display=True)
     {'comment': 'caf� �', 'load': None, 'limit': None}
@@ -51,7 +51,7 @@ def json_of(content: bytes | str, *, for_display: bool = False) -> Any:
     try:
         if for_display:
             content = _displayable(content)
-        text = content.decode() if isinstance(content, bytes) else content  # json would look for UTF-16, too
+        text = content.decode() if isinstance(content, bytes) else content  # json would also try UTF-16
         return json.loads(
             text, strict=not for_display, parse_int=_whole, parse_float=_finite, parse_constant=lambda _word: None
         )

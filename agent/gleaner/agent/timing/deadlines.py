@@ -1,4 +1,4 @@
-"""The instants of saves: at the end of an agent, early in its slice, and periodically. Pure."""
+"""Decide when jobs are saved: at the end of an agent, early in its slice, and periodically. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -6,28 +6,28 @@ from dataclasses import dataclass
 from typing import Literal
 
 SHUTDOWN_GRACE_S = 3.0
-"""In the last seconds before its exit, an agent waits for nothing more, and leaves calls alone that hang."""
+"""In the last seconds before its exit, an agent no longer waits for anything, and abandons calls that hang."""
 EARLY_SAVE_AFTER_S = 120.0
-"""An early save is made after so much computing, or after a sixth of the slice."""
+"""An early save is made after this much computing, or after a sixth of the slice."""
 ASSUMED_MTBF_S = 7 * 86_400.0
-"""Assumed where periodic saves are on and nobody knows how often nodes are lost."""
+"""Assumed where periodic saves are on and it is not known how often nodes are lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class AtStake:
-    """One job to be saved at the end: the work that is lost without its save, and the cost of the save."""
+    """One job to be saved at the end, with the work that is lost without its save, and the cost of the save."""
 
     core_s: float
-    """Processor time since it was last saved, or since it began."""
+    """Processor time since it was last saved, or since it started."""
     save_s: float
 
 
 def saving_order(jobs: Sequence[AtStake]) -> list[int]:
-    """Return the order of saves, as positions: first the job that loses most for each second of its save.
+    """Return the order of saves, as positions, beginning with the job that loses most for each second of its save.
 
-    If the time ends at an unknown instant, this order loses least (Smith's rule for weighted completion times:
-    W. E. Smith, "Various optimizers for single-stage production", Naval Research Logistics Quarterly 3, 1956, 59-66).
-    Of jobs that have equally much to lose, the smallest is first.
+    If the time ends at an unknown instant, this order loses least (Smith's rule for weighted completion times: W. E.
+    Smith, "Various optimizers for single-stage production", Naval Research Logistics Quarterly 3, 1956, 59-66). Among
+    jobs with the same loss, the smallest is first.
 
     >>> saving_order([AtStake(60, 4), AtStake(60, 1), AtStake(600, 4)])
     [2, 1, 0]
@@ -36,7 +36,7 @@ def saving_order(jobs: Sequence[AtStake]) -> list[int]:
 
 
 def save_point_s(*, exit_by_s: float, margin_s: float, save_s: float) -> float:
-    """Return the instant at which saving has to begin, seconds since the epoch.
+    """Return the instant at which saving has to start, in seconds since the epoch.
 
     >>> save_point_s(exit_by_s=1000, margin_s=20, save_s=30)
     950
@@ -45,10 +45,10 @@ def save_point_s(*, exit_by_s: float, margin_s: float, save_s: float) -> float:
 
 
 def exit_by_s(end_s: float, *, now_s: float, kill_wait_s: float) -> float:
-    """Return the planned exit of an agent: earlier by Slurm's kill wait than its end `end_s`.
+    """Return the planned exit of an agent, which precedes its end `end_s` by Slurm's kill wait.
 
     Slurm drains a node on which it finds a process after the end. With this exit, a process that hangs in a storage
-    call is killed long before Slurm looks. If the kill wait is more than half of the time that is left (a short grace
+    call is killed long before Slurm checks. If the kill wait is more than half of the remaining time (a short grace
     time), half of that time is used.
 
     >>> exit_by_s(1000, now_s=0, kill_wait_s=30), exit_by_s(1000, now_s=960, kill_wait_s=30)
@@ -58,7 +58,7 @@ def exit_by_s(end_s: float, *, now_s: float, kill_wait_s: float) -> float:
 
 
 def shutdown_grace_s(exit_by_s: float, *, now_s: float) -> float:
-    """Return the last seconds before its exit in which an agent waits for nothing more: 3 s, or a fifth of the rest.
+    """Return the length of the phase before its exit in which an agent no longer waits: 3 s, or a fifth of the rest.
 
     >>> shutdown_grace_s(1000, now_s=0), round(shutdown_grace_s(1000, now_s=996.7), 2)
     (3.0, 0.66)
@@ -69,7 +69,7 @@ def shutdown_grace_s(exit_by_s: float, *, now_s: float) -> float:
 def interval_s(
     setting: Literal["auto"] | bool, save_s: float, *, mtbf_s: float | None, shortest_s: float
 ) -> float | None:
-    """Return the interval of periodic saves of one job; None if there are none.
+    """Return the interval of periodic saves of one job, or None if it has none.
 
     >>> interval_s("auto", 10, mtbf_s=None, shortest_s=60), interval_s("auto", 1, mtbf_s=300, shortest_s=60)
     (None, 60)
@@ -82,9 +82,9 @@ def interval_s(
 def optimal_interval_s(save_s: float, mtbf_s: float) -> float:
     """Return the interval of saves (each takes `save_s`) that loses least to saves and to lost nodes together.
 
-    Daly's higher order estimate: J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart
-    dumps", Future Generation Computer Systems 22(3), 2006, 303-312, equation 37. If losses are
-    so frequent that a save takes twice their mean distance, that distance is returned.
+    Daly's higher order estimate is used: J. T. Daly, "A higher order estimate of the optimum checkpoint interval for
+    restart dumps", Future Generation Computer Systems 22(3), 2006, 303-312, equation 37. If losses are so frequent that
+    a save takes at least twice the mean time between them, that time is returned.
 
     >>> round(optimal_interval_s(10, 6 * 3600) / 60, 1)
     10.8
@@ -98,9 +98,10 @@ def optimal_interval_s(save_s: float, mtbf_s: float) -> float:
 
 
 def early_save_s(began_s: float, *, exit_by_s: float) -> float:
-    """Return the instant of the early save of jobs that began at `began_s`, on a node with too few measurements.
+    """Return the instant of the early save of jobs that started at `began_s`, on a node with too few measurements.
 
-    It is early, since only what is computed before it can be lost. It is not at once, since the memory must be in use.
+    It is early, since only what was computed before it can be lost. It is not immediate, since the memory must be in
+    use.
 
     >>> early_save_s(1000, exit_by_s=1060), early_save_s(1000, exit_by_s=4600)
     (1010.0, 1120.0)
@@ -109,9 +110,10 @@ def early_save_s(began_s: float, *, exit_by_s: float) -> float:
 
 
 def is_due(now_s: float, *, since_s: float, interval_s: float, save_point_s: float) -> bool:
-    """Return True if a job is to be saved now that was last saved, or began to compute, at `since_s`.
+    """Return True if a job that was last saved, or began to compute, at `since_s` is to be saved now.
 
-    It is not saved if all jobs are saved anyway within half an interval: such a save protects less than it costs.
+    It is not saved if all jobs are saved anyway within half an interval, because such a save would cost more than it
+    protects.
 
     >>> [is_due(now, since_s=0, interval_s=100, save_point_s=180) for now in (90, 100, 140)]
     [False, True, False]

@@ -1,10 +1,11 @@
-"""The cost of saves and restores: a line through the measurements, and an agent's estimates of its saves. Pure.
+"""Estimate the cost of saves and restores: fit a line through the measurements, and keep an agent's estimates. Pure.
 
-A save takes a fixed time and a time that grows with the memory. The rate is the whole node's: for several saves at
-once, the sum of their memory counts, so one of `n` takes as long as one of `n` times its size. The errors of earlier
-estimates are known too, and their upper end is the safety factor of the next estimate. On a node without measurements
-the estimate is pessimistic, and the first saves are made early: they are the measurement. Control keeps the
-measurements of each node for its next agents, and fits them here where it needs the cost itself.
+A save takes a fixed time and a time that grows with the memory. The rate is that of the whole node. For several saves
+at the same time, the sum of their memory counts, so one of `n` takes as long as one of `n` times its size. The errors
+of earlier estimates are also known, and the upper end of these errors is the safety factor of the next estimate. On a
+node without measurements the estimate is pessimistic, and the first saves are made early, because they are the
+measurement. Control keeps the measurements of each node for its next agents, and fits them here where it needs the cost
+itself.
 """
 
 import math
@@ -16,46 +17,48 @@ from gleaner.agent.messages import CostSample, NodeRates, Way
 
 MIB = 2**20
 MOST_SAMPLES = 20
-"""Only the newest so many measurements count: an agent's own, and those that control keeps of a node."""
+"""Only this many of the newest measurements count, of an agent's own and of those that control keeps for a node."""
 EARLIER_MOST = 10.0
 """The largest total weight of earlier agents' measurements, so that an agent's own soon outweigh them."""
 LEAST_MIB = 16.0
-"""A smaller save or restore counts as one of this size: its time says nothing about a large one."""
+"""A smaller save or restore counts as one of this size, because its time does not predict that of a large one."""
 LONGEST_S = 86_400.0
-"""A longer measurement comes from a clock that was set, and says nothing about the node."""
+"""A longer measurement comes from a clock that was set, and reveals nothing about the node."""
 FASTEST_MIB_S = 20_480.0
-"""No storage is faster; a faster line comes from saves whose time did not depend on their size."""
+"""No storage is faster. A faster line comes from saves whose time did not depend on their size."""
 SLOWEST_MIB_S = 1 / 1024
-"""A line with a smaller rate comes from nonsense."""
+"""A line with a smaller rate comes from meaningless measurements."""
 LEAST_FIXED_S = 0.5
-"""The least fixed time of a save: the engine's calls and the storage's syncs."""
+"""The minimum fixed time of a save, for the engine's calls and the storage's syncs."""
 COLD_FIXED_S = 3.0
-"""Without measurements: the fixed time of one batch of saves. Saves of 25 MB took 3 to 5 s on nodes whose processors
-were shared with other work."""
+"""The assumed fixed time of one batch of saves, without measurements.
+
+Saves of 25 MB took 3 to 5 s on nodes whose processors were shared with other work.
+"""
 ASSUMED_MIB_S = {Way.SHIM: 150.0, Way.CRIU: 150.0, Way.SELF: 20.0}
-"""Without measurements: memory saved and published per second, all jobs together, by the way of saving."""
+"""The assumed rate without measurements, in MiB saved and published per second by all jobs, for each way of saving."""
 SAFETY_QUANTILE = 0.9
 UNKNOWN_SAFETY = 4.0
-"""The safety factor without measurements: the constants are wrong by such a factor."""
+"""The safety factor without measurements. The constants can be wrong by such a factor."""
 LEAST_SAFETY = 1.2
-"""The least safety factor, however good the estimates were: storage never takes the same time twice."""
+"""The minimum safety factor, however good the estimates were. Storage never takes the same time twice."""
 BORROWED_SAFETY = 2.0
-"""The safety factor with measurements of other nodes of the same type alone."""
+"""The safety factor if there are only measurements of other nodes of the same type."""
 MEASURED_SAFETY = 1.5
 """The safety factor with measurements of this node, but fewer than `ENOUGH_ERRORS` errors of estimates."""
 ENOUGH_ERRORS = 5
 FAR_OFF = 2.0
-"""If saves take so many times as long as estimated, the estimate is worth little."""
+"""If saves take this many times as long as estimated, the estimate is worth little."""
 MOST_SAFETY = 4.0
-"""The largest safety factor: one save that hung for minutes must not make a node useless."""
+"""The largest safety factor. One save that hung for minutes must not make a node useless."""
 FULL_SPEED_FOR = 8
-"""It is assumed that storage serves this many savers as fast as one; more of them share its rate."""
+"""Storage is assumed to serve this many savers as fast as one. With more savers, they share its rate."""
 MOST_CROWDING = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class SaveCost:
-    """The cost of a save, or of a restore: `fixed_s` plus its MiB over `mib_s`."""
+    """The cost of a save, or of a restore, which is `fixed_s` plus its MiB divided by `mib_s`."""
 
     fixed_s: float
     mib_s: float
@@ -65,7 +68,7 @@ class SaveCost:
         return self.fixed_s + mib / self.mib_s
 
     def all_s(self, sizes_mib: Sequence[float], *, at_once: int) -> float:
-        """Return the time to save jobs of these sizes, `at_once` at a time, without safety.
+        """Return the time to save jobs of these sizes, `at_once` at a time, without the safety factor.
 
         >>> SaveCost(0.5, 100).all_s([100, 100, 100], at_once=2)
         4.0
@@ -80,7 +83,7 @@ def size_mib(size_bytes: int) -> float:
 
 
 def sample(size_bytes: int, *, at_once: int, took_s: float) -> CostSample:
-    """Return the measurement of one of `at_once` saves or restores: each takes as long as all of them together.
+    """Return the measurement of one of `at_once` saves or restores. Each takes as long as all of them together.
 
     >>> sample(100 * MIB, at_once=4, took_s=2.0)
     CostSample(mib=400.0, took_s=2.0)
@@ -89,11 +92,11 @@ def sample(size_bytes: int, *, at_once: int, took_s: float) -> CostSample:
 
 
 def fit(samples: Sequence[CostSample], earlier: Sequence[CostSample] = ()) -> SaveCost | None:
-    """Return the line of least squares, with no negative fixed time or rate; None without measurements.
+    """Return the least-squares line, without a negative fixed time or rate, or None without measurements.
 
-    All of `earlier` together count as `EARLIER_MOST` measurements at most. If all had nearly the same size, nobody can
-    know which part of the time was fixed. Then all of it counts as growing with the size, so that a larger save begins
-    early enough.
+    All of `earlier` together count as at most `EARLIER_MOST` measurements. If all had nearly the same size, the fixed
+    part of the time cannot be determined. Then all of the time counts as growing with the size, so that a larger save
+    starts early enough.
 
     >>> fit([CostSample(100, 1.0), CostSample(300, 2.0)]), fit([CostSample(100, 1.0)] * 2), fit([])
     (SaveCost(fixed_s=0.5, mib_s=200.0), SaveCost(fixed_s=0.0, mib_s=100.0), None)
@@ -114,10 +117,10 @@ def fit(samples: Sequence[CostSample], earlier: Sequence[CostSample] = ()) -> Sa
 
 
 def safety(errors: Sequence[float], *, at_least: float) -> float:
-    """Return the safety factor of an estimate: the upper end of the errors of earlier estimates.
+    """Return the safety factor of an estimate, which is the upper end of the errors of earlier estimates.
 
-    An error is the time that all saves of an agent's end took together, divided by the estimate. `at_least` holds while
-    there are few errors: `UNKNOWN_SAFETY`, `BORROWED_SAFETY` or `MEASURED_SAFETY`.
+    An error is the time that all saves of an agent's end took together, divided by the estimate. `at_least` applies
+    while there are few errors. It is `UNKNOWN_SAFETY`, `BORROWED_SAFETY` or `MEASURED_SAFETY`.
 
     >>> safety([], at_least=1.5), safety([0.5], at_least=1.5), safety([2.5, 1.0], at_least=1.5)
     (1.5, 1.5, 2.5)
@@ -143,7 +146,7 @@ def is_far_off(errors: Sequence[float]) -> bool:
 
 
 def crowding_factor(saves_elsewhere: int) -> float:
-    """Return how many times longer a save takes while other nodes save too, if that was never measured.
+    """Return how many times longer a save takes while other nodes also save, if that was never measured.
 
     >>> crowding_factor(0), crowding_factor(15), crowding_factor(5000)
     (1.0, 2.0, 4.0)
@@ -171,13 +174,13 @@ class SaveEstimates:
     way: Way
     """The way in which this node saves memory."""
     at_once: int
-    """The number of saves at once."""
+    """The number of simultaneous saves."""
     assumed_mib_s: float | None = None
     """Replaces `ASSUMED_MIB_S` if the site sets it."""
     _node: NodeRates = field(default_factory=NodeRates)
     """The measurements of earlier agents."""
     _began_as_guess: bool = True
-    """False once control has sent measurements to trust."""
+    """False once control has sent measurements that can be trusted."""
     _own: dict[Way, list[CostSample]] = field(default_factory=dict[Way, list[CostSample]])
 
     def learn(self, rates: NodeRates) -> None:
@@ -186,7 +189,7 @@ class SaveEstimates:
         self._began_as_guess = self.is_guess
 
     def is_representative(self, way: Way, *, is_full: bool) -> bool:
-        """Return True if the time of a save tells the time of the next one.
+        """Return True if the time of a save predicts that of the next one.
 
         A full save takes longer than the next, which writes only what has changed. So it counts only if there are too
         few other measurements.
@@ -194,28 +197,28 @@ class SaveEstimates:
         return not is_full or way is Way.SELF or self._began_as_guess
 
     def note(self, load: Load, *, at_once: int, took_s: float) -> None:
-        """Record the time of one more save."""
+        """Record the time of another save."""
         new = sample(load.memory_bytes, at_once=at_once, took_s=took_s)
         self._own[load.way] = [*self._own.get(load.way, []), new][-MOST_SAMPLES:]
 
     @property
     def is_guess(self) -> bool:
-        """True if saves of memory must be measured before the end: there are too few measurements."""
+        """True if saves of memory must be measured before the end, because there are too few measurements."""
         if self._own.get(self.way):
             return False
         node = self._node
         return not node.saves or node.borrowed or node.late or is_far_off(node.errors)
 
     def knows(self, way: Way) -> bool:
-        """Return True if an estimate rests on measurements."""
+        """Return True if an estimate is based on measurements."""
         return bool(self._own.get(way)) or (way is not Way.SELF and bool(self._node.saves))
 
     def expected_s(self, load: Load, *, at_once: int = 1) -> float:
-        """Return the expected time of one of `at_once` saves of about this size, without safety."""
+        """Return the expected time of one of `at_once` saves of about this size, without the safety factor."""
         return self.cost(load.way).all_s([load.mib] * at_once, at_once=at_once)
 
     def all_s(self, loads: Iterable[Load], *, with_safety: bool = True) -> float:
-        """Return the time to save all these jobs at the agent's end, with the safety factor or without it."""
+        """Return the time to save all these jobs at the agent's end, with or without the safety factor."""
         by_way: dict[Way, list[float]] = {}
         for load in loads:
             by_way.setdefault(load.way, []).append(load.mib)
@@ -234,15 +237,15 @@ class SaveEstimates:
     def _safety(self, way: Way) -> float:
         node = self._node
         errors = () if way is Way.SELF else node.errors
-        # Nobody can measure before how long a workload takes to save itself.
+        # How long a workload takes to save itself cannot be measured in advance.
         if self._own.get(way) or way is Way.SELF or (node.saves and not node.borrowed):
             return safety(errors, at_least=MEASURED_SAFETY)
         return safety(errors, at_least=BORROWED_SAFETY if node.saves else UNKNOWN_SAFETY)
 
     def cost(self, way: Way) -> SaveCost:
-        """Return the cost of a save, as far as it is known now."""
+        """Return the cost of a save, as far as it is currently known."""
         own = self._own.get(way, [])
-        # Measurements of other nodes do not count once this one was measured.
+        # Measurements of other nodes do not count once this node has been measured.
         is_of_use = way is not Way.SELF and not (self._node.borrowed and own)
         assumed_mib_s = ASSUMED_MIB_S[way] if self.assumed_mib_s is None else self.assumed_mib_s
         assumed = SaveCost(LEAST_FIXED_S if way is Way.SELF else COLD_FIXED_S, assumed_mib_s)

@@ -1,4 +1,4 @@
-"""The time that one slice spends on starting, restoring, computing and saving."""
+"""Measure the time that one slice spends on starting, restoring, computing and saving."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -8,7 +8,7 @@ from gleaner.agent.messages import RestoreMeasurement, Slice
 
 
 def elapsed_s(since_s: float, now_s: float) -> float:
-    """Return the time from the one instant to the other, or 0 if the clock was set back meanwhile.
+    """Return the time from one instant to the other, or 0 if the clock was set back in between.
 
     >>> elapsed_s(100.0, now_s=103.5), elapsed_s(100.0, now_s=40.0)
     (3.5, 0.0)
@@ -20,17 +20,17 @@ class Activity(Enum):
     """One of the activities of a slice."""
 
     STARTING = "starting"
-    """Its inputs and its image are brought, and of a job without a checkpoint the container starts."""
+    """Its inputs and its image are fetched and, for a job without a checkpoint, the container is started."""
     RESTORING = "restoring"
     COMPUTING = "computing"
     SAVING = "saving"
-    """The process stands still, or saves itself."""
+    """The process is stopped, or saves itself."""
     OVER = "over"
 
 
 @dataclass(slots=True)
 class Stopwatch:
-    """The time spent so far on each activity. A slice begins with starting."""
+    """The time spent so far on each activity. A slice begins with `STARTING`."""
 
     clock: Clock = field(default_factory=SystemClock)
     started_s: float = field(init=False)
@@ -52,7 +52,7 @@ class Stopwatch:
         self.has_run = self.has_run or activity is Activity.COMPUTING
 
     def slice(self) -> Slice:
-        """Return the times for a report; the present activity counts up to now."""
+        """Return the times for a report, in which the present activity counts up to now."""
         spent_s = self._spent(self.clock.now_s())
         return Slice(
             started_s=self.started_s,
@@ -65,6 +65,6 @@ class Stopwatch:
         )
 
     def _spent(self, now_s: float) -> dict[Activity, float]:
-        """Return a new record each time: another thread may change the activity while a report is written."""
+        """Return a new record each time, because another thread might change the activity while a report is written."""
         spent_s = self._spent_s.get(self._activity, 0.0) + elapsed_s(self._since_s, now_s)
         return {**self._spent_s, self._activity: spent_s}

@@ -1,4 +1,4 @@
-"""A guard against wrong clocks, which decides whether anything can be removed for its age now."""
+"""A guard against wrong clocks. It decides whether anything can be removed now because of its age."""
 
 import os
 from pathlib import Path
@@ -13,16 +13,17 @@ from gleaner.control.queue.database import snapshot
 from gleaner.control.settings import DAY_S
 
 AFTER_START_S = 3600.0
-"""The time after control's start in which nothing is removed for its age, because a machine may set its clock late."""
+"""The time after control's start during which nothing is removed because of its age. A machine might set its clock only
+some time after it starts."""
 
 _log = structlog.get_logger(__name__)
 
 
 def may_remove_by_age(state: ControlState, now_s: float) -> bool:
-    """Return False soon after the start, and while a clock differs from this machine's by more than a day.
+    """Return False shortly after the start, and while another clock differs from this machine's by more than a day.
 
-    The clocks are the database's, the storage's, and that of the program that recorded the newest heartbeat. Raises
-    `QueueError` or `StorageError`.
+    The other clocks are those of the database, of the storage, and of the program that recorded the newest heartbeat.
+    Raises `QueueError` or `StorageError`.
     """
     if state.steady_clock() < state.began_s + AFTER_START_S:
         return False
@@ -40,7 +41,7 @@ def may_remove_by_age(state: ControlState, now_s: float) -> bool:
 def _storage_now_s(state: ControlState) -> float:
     drafts = Path(state.settings.storage.folder, DRAFTS)
     try:
-        os.utime(drafts)  # without explicit times the file server sets its own
+        os.utime(drafts)  # without explicit times, the file server's clock is used
         return drafts.stat().st_mtime
     except OSError as error:
         raise StorageError(f"{drafts}: {error.strerror}") from error

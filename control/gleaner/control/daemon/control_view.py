@@ -1,6 +1,6 @@
-"""The facts that loops collect and people ask for, passed from the program with the loops to the people's port.
+"""The facts that the loops collect and people query, passed from the program with the loops to the people's port.
 
-The two are separate processes, so that requests of people cannot delay those of agents. The leader writes its view into
+The two are separate processes, so that people's requests cannot delay those of agents. The leader writes its view into
 a row of the queue at regular intervals, and `follow` copies it to the place where the routes read it.
 """
 
@@ -43,7 +43,7 @@ class ControlView:
 
 
 _SAME = ("started_s", "cluster", "problem", "entitlements", "slurm_shares", "wrong_clocks", "storage_number")
-"""The fields that have one name in both."""
+"""The fields that have the same name in `ControlState` and in `ControlView`."""
 _VIEWS = TypeAdapter(ControlView)
 
 

@@ -1,7 +1,7 @@
-"""The drain loop. It carries out the admins' requests from the queue, one step at a time.
+"""The drain loop, which carries out the admins' requests from the queue, one step at a time.
 
-The queue records each step before it is carried out. A program that was killed in between continues from the state that
-Slurm shows: nodes with our mark, and jobs that are still there. Telling a job to leave twice does no harm.
+The queue records each step before it is carried out. If a program is killed in between, the next one continues from the
+nodes with our mark and the remaining jobs, as Slurm shows them. It does no harm to tell a job twice to leave.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -37,7 +37,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Drains:
-    """The step of the loop.
+    """The drain loop, whose `step` is called in each round.
 
     Its whole state is in the queue, except for the time of the last call to the dead man's switch.
     """
@@ -55,12 +55,13 @@ class Drains:
         }
 
     def step(self, now_s: float) -> None:
-        """Continue each open request. If a service does not answer, the next round asks it again.
+        """Continue each open request. If a service does not answer, the next round tries again.
 
         Raises `QueueError`.
         """
         with snapshot(self._state.engine) as db:
-            # A request that withdraws others comes first; otherwise the others might be carried out just before it.
+            # A request that withdraws others comes first, because the others might otherwise be carried out just before
+            # it.
             todo = sorted(drains.open_ones(db), key=lambda each: each.task is not DrainTask.RESUME)
             has_nodes = bool(drains.drains_in_effect(db))
         if has_nodes:
@@ -85,7 +86,8 @@ class Drains:
             try:
                 after = self._steps[drain.phase](drain, now_s)
             except ClusterRefused as error:
-                # Before MARKING nothing has been changed, so a refusal ends the request. Later it must be finished.
+                # Before MARKING nothing has been changed, so a refusal ends the request. A later phase must be
+                # completed.
                 after = replaced(drain, said=str(error))
                 if drain.phase is DrainPhase.ASKED:
                     after = _over(drain, DrainPhase.REFUSED, str(error), now_s)
@@ -115,7 +117,7 @@ class Drains:
         if drain.task is DrainTask.DRY_RUN:
             drain, in_the_way, _ = self._found(drain, view, now_s)
             return _over(drain, DrainPhase.LOOKED, "; ".join(in_the_way), now_s)
-        with self._state.writing() as db:  # no mark of an earlier drain is left
+        with self._state.writing() as db:  # the nodes have no mark of an earlier drain
             drains.set_back(db, drain.nodes, by="somebody else", before=drain.id, now_s=now_s)
         return replaced(drain, phase=DrainPhase.MARKING, said="")
 
@@ -194,7 +196,7 @@ class Drains:
         """
         view = self._cluster.read_nodes(drain.nodes, now_s)
         if view.gaps and not set(drain.nodes) <= view.nodes.keys():
-            raise ClusterError(view.gaps)  # a node with an unreadable record is known to Slurm
+            raise ClusterError(view.gaps)  # a node whose record is unreadable still exists in Slurm
         return view
 
     def _found(
@@ -253,19 +255,20 @@ class Drains:
                 agents.vacate(db, known[scheduler_id].name)
 
     def _told(self, job: str, now_s: float) -> None:
-        """Record the departure for the entitlements loop, so that it preempts no other job for the freed room."""
+        """Record for the entitlements loop that the job was told to leave, so that it does not preempt another job
+        instead."""
         if self._has_entitlements:
             with self._state.writing() as db:
                 decisions.record_action(db, JobActions(job, told_s=now_s))
 
     def _release(self, job: DrainedJob, problems: list[str]) -> DrainedJob:
-        """Release a job that has left, to the top of Slurm's queue, unless the entitlements loop decides on its
+        """Once a job has left, release it to the top of Slurm's queue, unless the entitlements loop controls its
         release."""
         if job.gone_s is None or job.released:
             return job
         if job.deed in {Deed.VACATE, Deed.WAIT} or self._has_entitlements:
             return replaced(job, released=True)
-        # A job without a record that it was told counts as well, because this program may have been killed just then.
+        # A job is released even if no order to leave was recorded, because a program might have been killed just then.
         try:
             found = self._cluster.read_job(job.job)
             if found is not None and found.is_held:
@@ -283,12 +286,12 @@ def _over(drain: DrainRow, phase: DrainPhase, said: str, now_s: float) -> DrainR
     return replaced(drain, phase=phase, said=said, ended_s=now_s)
 
 
-# ── the jobs on the nodes, in the form that the policy and the queue's table take: only values ──
+# ── the jobs on the nodes, as values for the policy and the queue's table ──
 
 
 def deed_of(job: SlurmJob, *, owners_in: Collection[str], agents_in: str) -> Deed:
-    """Return the action for a job on drained nodes alone. The class that a job declares is valid only in the owners'
-    partitions."""
+    """Return the action for a job that uses only drained nodes. The class that a job declares is valid only in the
+    owners' partitions."""
     if job.partitions == (agents_in,):
         return Deed.VACATE
     return _DEEDS[job_class(job)] if set(job.partitions) <= set(owners_in) else Deed.WAIT
@@ -310,9 +313,9 @@ def _elsewhere(drain: DrainRow, job: SlurmJob) -> list[str]:
 def drain_jobs(
     drain: DrainRow, view: Snapshot, alone: Mapping[str, Deed], agents: Mapping[str, AgentFound], now_s: float
 ) -> tuple[DrainedJob, ...]:
-    """Return the jobs of a drain: those that were known before, and those that are there now.
+    """Return the jobs of a drain, both those that were known before and those that are there now.
 
-    If the snapshot has unreadable records, a job that is missing in it does not count as gone.
+    If the snapshot has unreadable records, a job that is missing from it does not count as gone.
     """
     known = {job.job: job for job in drain.jobs}
     there: dict[str, DrainedJob] = {}

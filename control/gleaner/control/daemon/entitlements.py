@@ -1,7 +1,9 @@
-"""The loop of entitlements: look at the owners' partitions, let the policy decide, and act. In a dry run, only record.
+"""The entitlements loop. It takes a snapshot of the owners' partitions, lets the policy decide, and acts.
 
-A job is released to the top of Slurm's queue before any job is preempted for it. So room that falls free goes to that
-job, even if this program dies in between: the next look finds the job waiting and goes on.
+In a dry run, the decisions are only recorded.
+
+A job is released to the top of Slurm's queue before any job is preempted for it. So the freed room goes to that job
+even if this program dies in between, because the next snapshot shows that the job still waits.
 """
 
 import math
@@ -54,11 +56,11 @@ from gleaner.control.slurm_admin.rules import TOP_NICE
 HOUR_S = 3600.0
 REMEMBERED_S = 24 * HOUR_S
 ACTS_A_ROUND = 100
-"""The most acts in one round. Then the loop looks again, since its view of the cluster grows old."""
+"""The largest number of actions in one round. Then a new snapshot is taken, because the old one is out of date."""
 REASONS_A_ROUND = 20
-"""The most reasons that are written in one round."""
+"""The largest number of reasons that are written in one round."""
 REASON_AGAIN_S = 60.0
-"""The least age of a job's reason before a new one is written. A job's first reason is written at once."""
+"""The least time between two reasons that are written on the same job. A job's first reason is written at once."""
 _SAVE_S = 60.0
 """The assumed cost of saving a job, in seconds. The cost of requeuing a job is the time that it has computed."""
 
@@ -66,14 +68,15 @@ _log = structlog.get_logger(__name__)
 
 
 class HoldReasons:
-    """The times at which reasons were written on held jobs. Each is a call to Slurm, so not every change is written."""
+    """The times at which reasons were written on held jobs. Each write is a call to Slurm, so some changes are left
+    out."""
 
     def __init__(self) -> None:
         self._written_s: dict[str, float] = {}
         """The time of the last attempt to write each job's reason."""
 
     def due(self, decided: tuple[Decision, ...], said: Mapping[str, str], now_s: float) -> list[tuple[str, str]]:
-        """Return the jobs and the reasons to write on them now, and count these as written.
+        """Return the jobs and the reasons to write on them now, and count these reasons as written.
 
         The jobs that have waited longest for a new reason come first.
         """
@@ -89,12 +92,13 @@ class HoldReasons:
         return [(job, texts[job]) for job in first]
 
     def forget(self, job: str) -> None:
-        """Treat the job's next reason as its first: something else has been written on the job since."""
+        """Treat the job's next reason as its first one, because the last one has been overwritten."""
         self._written_s.pop(job, None)
 
 
 class Entitlements:
-    """The state that outlives one round: the last decision on each job, so that only news is stored."""
+    """The state that outlives one round. It includes the last decision on each job, so that only new decisions are
+    stored."""
 
     def __init__(
         self, state: ControlState, cluster: Cluster, snapshots: SnapshotCache, slurm_admin: SlurmAdminClient
@@ -115,9 +119,9 @@ class Entitlements:
         return self._settings.mode == "on"
 
     def step(self, now_s: float) -> None:
-        """Look at the cluster once, and act on the decision.
+        """Take one snapshot of the cluster, decide, and act on the decisions.
 
-        A failure of Slurm, of the Slurm admin service or of the queue is reported as a `problem`, and raises no error.
+        A failure of Slurm, of the Slurm admin service or of the queue raises no error and is reported as a `problem`.
         """
         try:
             self._announce()
@@ -127,11 +131,11 @@ class Entitlements:
             partition = self._state.settings.cluster.partition
             view = policy_input(seen, known, self._settings, agents_partition=partition, told_this_hour=preempted)
             decided = decide(view)
-            if not self._state.is_leader:  # the look may have taken longer than the term
+            if not self._state.is_leader:  # the query may have taken longer than the term
                 return
             if self._acts:
-                # After the decision: jobs are held for a control that can decide, and not for one that fails at it
-                # again and again. And before anything is stored as done: the Slurm admin service may refuse.
+                # This call comes after the decision, so that jobs are not held for a control that always fails to
+                # decide. It comes before anything is stored as done, because the Slurm admin service may refuse.
                 self._alive()
             self._write_down(view, decided)
             problem = self._act(seen, decided, known) if self._acts else ""
@@ -144,27 +148,28 @@ class Entitlements:
             self._say(EntitlementsStatus(last.view, last.decisions, str(error)))
 
     def _announce(self) -> None:
-        """Tell the Slurm admin service who leads, before the first look. The service then refuses an earlier leader."""
+        """Tell the Slurm admin service which program leads, before the first query. Then the service refuses earlier
+        leaders."""
         term = self._state.term
         if self._acts and term is not None and term != self._announced:
             self._slurm_admin.awake()
             self._announced = term
 
     def _alive(self) -> None:
-        """Say that control is alive, unless the last round could not write to the queue."""
+        """Report that control is alive, unless the last round could not write to the queue."""
         if not self._is_stuck:
             self._slurm_admin.alive(self._settings.partitions)
 
     def _check(self) -> None:
-        """Check once after each start that Slurm can enforce the entitlements. Until then nothing is decided."""
+        """Check once after each start that Slurm can enforce the entitlements. Before that, no decision is made."""
         if not self._is_checked:
             self._cluster.check_owners(sorted(self._settings.entitled))
             self._is_checked = True
 
     def _look(self, now_s: float) -> Snapshot:
-        """Query Slurm afresh and return the owners' partitions, because the result is acted on at once.
+        """Return the owners' partitions from a new query, not from a cached one, because the loop acts on them at once.
 
-        While Slurm is away, say that control is alive, so that jobs stay held.
+        While Slurm does not answer, report that control is alive, so that jobs stay held.
         """
         try:
             seen = self._snapshots.fresh(now_s)
@@ -175,9 +180,10 @@ class Entitlements:
         return owners_view(seen, self._settings.partitions, agents=self._state.settings.cluster.partition)
 
     def _known(self, seen: Snapshot) -> tuple[dict[str, JobActions], int]:
-        """Return the queue's records of the jobs, and the number of jobs that were preempted within an hour.
+        """Return the queue's records of the jobs, and the number of jobs that were preempted in the last hour.
 
-        The records are corrected by what the jobs themselves show. Records of other jobs are forgotten.
+        The records are corrected if they differ from the jobs in the snapshot. Records that are no longer needed are
+        forgotten.
         """
         with snapshot(self._state.engine) as db:
             known = decisions.actions(db)
@@ -192,7 +198,7 @@ class Entitlements:
                     decisions.record_action(db, record)
         return known | {record.job: record for record in fresh}, preempted
 
-    # ── what was decided ──
+    # ── the decisions ──
 
     def _write_down(self, view: EntitlementView, decided: tuple[Decision, ...]) -> None:
         """Store the decisions if any of them is new."""
@@ -217,7 +223,7 @@ class Entitlements:
                 acted=self._acts,
                 now_s=view.now_s,
             )
-        self._decided = now  # after storing: a decision that could not be stored is still news
+        self._decided = now  # only after storing, so that a decision that could not be stored still counts as new
         for decision in news:
             _log.info(
                 "decided" if self._acts else "dry run: it would be decided",
@@ -226,17 +232,18 @@ class Entitlements:
             )  # fmt: skip
 
     def _is_news(self, decision: Decision) -> bool:
-        """Return True if a decision is new. A decision that differs only since its victims have been told is not."""
+        """Return True if a decision is new. A decision that has changed only because its victims have been told is not
+        new."""
         verdict, victims = self._decided.get(decision.job, (None, ()))
         return decision.verdict is not verdict or decision.victims not in {victims, ()}
 
-    # ── what is done ──
+    # ── the actions ──
 
     def _act(self, seen: Snapshot, decided: tuple[Decision, ...], known: Mapping[str, JobActions]) -> str:
-        """Do what is decided. Return what did not work, in one line.
+        """Carry out the decisions. Return the problems, in one line.
 
-        Jobs that are held again go first, since their room was given to others. No job is preempted for a job that
-        could not be released: the owner may just have cancelled that job.
+        Jobs that must be held again come first, because their room was given to others. No job is preempted for a job
+        that could not be released, because its owner may have just cancelled it.
         """
         jobs, now_s = {job.id: job for job in seen.jobs}, seen.read_s
         problems: list[str] = []
@@ -247,7 +254,7 @@ class Entitlements:
             if not todo or acts >= ACTS_A_ROUND:
                 continue
             acts += len(todo)
-            self._alive()  # a long round is no silence
+            self._alive()  # a long round must not look like silence
             problems += self._done(decision, todo, must=len(todo) - len(decision.victims))
         self._explain(jobs, decided, now_s)
         return "; ".join(problems)
@@ -255,7 +262,7 @@ class Entitlements:
     def _of_the_job(
         self, decision: Decision, job: SlurmJob, known: Mapping[str, JobActions], now_s: float
     ) -> list[Callable[[], None]]:
-        """Return the acts on the waiting job itself. Only a held job can be put on top."""
+        """Return the actions on the waiting job itself. Only a held job can be put on top."""
         hold, release = partial(self._hold, job), partial(self._release, decision, job, now_s)
         was_released = is_released(job) or _is_kept_back(job)
         if decision.verdict is Verdict.HOLD:
@@ -266,10 +273,11 @@ class Entitlements:
         return [hold, release] if decision.verdict is Verdict.CLAIM and not is_on_top else []
 
     def _done(self, decision: Decision, todo: list[Callable[[], None]], *, must: int) -> list[str]:
-        """Do all acts, and return what did not work. If one of the first `must` acts fails, no further act is done."""
+        """Carry out all actions and return the problems. If one of the first `must` actions fails, the others are left
+        out."""
         problems: list[str] = []
         for at, do in enumerate(todo):
-            self._state.check_leads()  # a hundred acts can take longer than a term
+            self._state.check_leads()  # a hundred actions can take longer than a term
             try:
                 do()
             except ClusterRefused as error:
@@ -293,9 +301,9 @@ class Entitlements:
     def _vacate(self, job: SlurmJob, now_s: float) -> None:
         """Preempt a job, or vacate an agent.
 
-        A job that cannot be told counts as a job that was told and did not go, so another job goes. The act is recorded
-        afterwards: if this program dies in between, the job is told once more. A job that has gone by then does not
-        count against this hour's limit.
+        A job that cannot be told counts as a job that was told and stayed, so another job is chosen. The action is
+        recorded afterwards, so the job is told once more if this program dies in between. If the job has gone by then,
+        it does not count against this hour's limit.
         """
         grace_s = self._settings.grace_s
         is_agent = job.partitions == (self._state.settings.cluster.partition,)
@@ -316,7 +324,7 @@ class Entitlements:
                 decisions.record_preemption(db, job.id, now_s)
 
     def _explain(self, jobs: Mapping[str, SlurmJob], decided: tuple[Decision, ...], now_s: float) -> None:
-        """Write on held jobs, where `squeue` shows it, why they wait."""
+        """Write the reason why a held job waits into the job, where `squeue` shows it."""
         for job, text in self._reasons.due(decided, {job.id: job.admin_comment for job in jobs.values()}, now_s):
             try:
                 self._slurm_admin.set_reason(job, text, submitted_s=jobs[job].submitted_s)
@@ -331,7 +339,7 @@ class Entitlements:
         self._state.entitlements = how
 
 
-# ── the input of the policy: what Slurm shows and what the queue has recorded, brought together ──
+# ── the input of the policy: Slurm's records, together with those of the queue ──
 
 
 def policy_input(
@@ -344,7 +352,7 @@ def policy_input(
 ) -> EntitlementView:
     """Return the input of the policy.
 
-    In a dry run no job is held by us, so each waiting job counts as held by us.
+    In a dry run we hold no jobs, so each waiting job is treated as if we held it.
     """
     rules = EntitlementRules(
         quantum_s=settings.quantum_s,
@@ -377,10 +385,10 @@ def policy_input(
 
 
 def _ready(view: Snapshot, waiting: Sequence[SlurmJob]) -> frozenset[str]:
-    """Return the jobs that wait only for room, as far as Slurm tells. Of a held job Slurm tells nothing.
+    """Return the jobs that wait only for room, as far as Slurm shows this, which it does not for held jobs.
 
-    So of an array's held tasks only the first counts as ready, and only if no other task is about to run. If a released
-    job of an owner is at a limit, none of the owner's held jobs counts as ready.
+    Therefore only the first held task of an array counts as ready, and only if no other task runs or is released. If
+    one of an owner's released jobs is at a limit, none of the owner's held jobs counts as ready.
     """
     begun = {_array(job.id) for job in view.jobs if not job.is_held and "_" in job.id}
     limited = {job.account for job in waiting if is_at_limit(job) and not job.is_held}
@@ -395,12 +403,12 @@ def _ready(view: Snapshot, waiting: Sequence[SlurmJob]) -> frozenset[str]:
 
 
 def _array(job: str) -> str:
-    """Return the number of a task's array, or the number of any other job."""
+    """Return the number of the array to which a task belongs, or the id of any other job."""
     return job.partition("_")[0]
 
 
 def _waits(job: SlurmJob, now_s: float, *, is_dry: bool) -> bool:
-    """Return True if it is for us to decide when the job starts."""
+    """Return True if Gleaner decides when the job starts."""
     if job.phase is not JobPhase.PENDING:
         return False
     if is_released(job) or _is_kept_back(job):
@@ -409,23 +417,24 @@ def _waits(job: SlurmJob, now_s: float, *, is_dry: bool) -> bool:
 
 
 def is_released(job: SlurmJob) -> bool:
-    """Return True if a job may start, and is ours to hold again: it waits with our mark, and nobody holds it.
+    """Return True if a job waits with our mark and is not held, so that it can start and we can hold it again.
 
-    These are jobs that we have released, and others: a requeued job keeps its mark, and so does a job that the dead
-    man's switch released. A job without a mark was submitted while entitlements were not enforced.
+    Not only jobs that we have released have the mark. A requeued job keeps it, and so does a job that the dead man's
+    switch has released. A job without a mark was submitted while entitlements were not enforced.
     """
     return job.phase is JobPhase.PENDING and not job.is_held and job.admin_comment.startswith(OURS)
 
 
 def is_on_top(job: SlurmJob) -> bool:
-    """Return True if a job is still before all others. Its owner or an administrator may have changed its nice."""
+    """Return True if a job is still ahead of all others. Its owner or an administrator may have changed its nice
+    value."""
     return job.admin_comment.startswith(RELEASED_ON_TOP) and job.priority > TOP_NICE // 2
 
 
 def corrections(known: Mapping[str, JobActions], seen: Snapshot) -> list[JobActions]:
-    """Return corrected records of released jobs, for records that differ from what the jobs themselves show.
+    """Return corrected records for the released jobs whose records differ from the state that Slurm shows.
 
-    A job that somebody else released counts as released by us just now, as soon as it waits only for room.
+    A job that someone else released counts as released by us just now, as soon as it waits only for room.
     """
     found: list[JobActions] = []
     for job in seen.jobs:
@@ -440,15 +449,16 @@ def corrections(known: Mapping[str, JobActions], seen: Snapshot) -> list[JobActi
 
 
 def _is_kept_back(job: SlurmJob) -> bool:
-    """Return True if the job's owner has held it after our release. The owner may release the job at any time."""
+    """Return True if the job's owner has put it on hold after our release. The owner may release the job at any
+    time."""
     return job.is_held and not is_held_for_us(job) and job.admin_comment.startswith(RELEASED)
 
 
 def _waiting(job: SlurmJob, wish: Wish, known: JobActions | None, *, settled_s: float, ready: bool) -> WaitingJob:
-    """Return a waiting job as the policy takes it.
+    """Return a waiting job as input for the policy.
 
-    A released job may wait for jobs that were told to go. Otherwise it starts soon, or it never will: a released job
-    that has not started within the time for both is taken to need one piece.
+    A released job might wait for jobs that were told to leave. Otherwise it starts soon or never. So if it has not
+    started within the time for both, its tasks are assumed to need room on one node.
     """
     released = is_released(job)
     if released and known is not None and known.released_s is not None:
@@ -457,9 +467,9 @@ def _waiting(job: SlurmJob, wish: Wish, known: JobActions | None, *, settled_s: 
 
 
 def _in_one_piece(wish: Wish) -> Wish:
-    """Return the wish in one piece, for a job that did not start where its tasks would fit apart.
+    """Return the wish in one piece, for a job that did not start although its tasks would fit on separate nodes.
 
-    Slurm does not say whether tasks may be apart.
+    Slurm does not show whether tasks can be on separate nodes.
     """
     if wish.apart:
         return wish
@@ -487,9 +497,10 @@ def _running(
 
 
 def _done_with(known: Mapping[str, JobActions], seen: Snapshot) -> list[str]:
-    """Return jobs that need not be remembered: ended, started since their release, or gone since they were told.
+    """Return the jobs whose records are no longer needed: ended, started since their release, or gone since they were
+    told.
 
-    A job that was released a moment ago may still be shown as held, since the view is older than the release.
+    A job that was released a moment ago might still be shown as held, because the snapshot is older than the release.
     """
     there = {job.id: job for job in seen.jobs}
     done: list[str] = []

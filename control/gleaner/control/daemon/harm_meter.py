@@ -1,4 +1,4 @@
-"""The harm meter loop. It finds agents that had to leave, and the regular jobs that took their nodes.
+"""The harm meter loop, which finds agents that had to leave, and the regular jobs that took their nodes.
 
 Slurm is queried only after agents have gone, or after regular jobs have taken nodes from agents. Slurm forgets ended
 agents after MinJobAge, five minutes by default.
@@ -20,7 +20,7 @@ class HarmMeter:
         self._cluster = cluster
         self._last: Snapshot | None = None
         self._left: set[str] = set()
-        """Nodes whose agents have gone, and Slurm was not asked yet why."""
+        """Nodes whose agents have gone, and for which Slurm has not been asked for the reason yet."""
         self._preempted_s: dict[str, float] = {}
 
     def step(self, now_s: float) -> None:

@@ -2,16 +2,16 @@
 
 Only the leader writes to the queue. Its term is short, so that another program can take over soon. If a leader is
 killed, a program on the same machine notices and takes over at once. A leader counts its term from the moment before it
-asks for it, and one tick shorter than other programs do. Therefore, however late the answer arrives, a program never
-believes that it leads when another one may lead. In addition, each of the leader's transactions checks the term
+requests it, and counts one tick less than other programs do. Therefore, however late the answer arrives, a program
+never believes that it leads when another one might lead. In addition, each of the leader's transactions checks the term
 (`ControlState.writing`).
 
-A program leads only while the tables have its own version. If a newer program has migrated the tables, an older one
-does not begin to lead, or stops leading.
+A program leads only while the version of the tables matches its own. If a newer program has migrated the tables, an
+older one does not begin to lead, or stops leading.
 
-Lease time does not run while control is away. Every live agent gets a full lease when a program begins to lead, and
-after any gap in which this loop did not run, for example because the machine slept, the program was stopped, or the
-database was away.
+Lease time does not run while control is away. Every live agent is given a full lease when a program begins to lead. The
+same happens after any gap in which this loop did not run, for example because the machine slept, the program was
+stopped, or the database was away.
 """
 
 import hashlib
@@ -62,8 +62,8 @@ class Leadership:
             return
         except QueueError as error:
             self._say(f"the queue does not answer: {error}")
-            return  # `_last_s` stays unchanged, because agents could not be heard in this time
-        except ExceptionGroup:  # of single agents: the lease time of the other agents continues to run
+            return  # `_last_s` stays unchanged, because no heartbeat could arrive in this time
+        except ExceptionGroup:  # errors for single agents: the lease time of the other agents continues to run
             self._last_s = now_s
             raise
         self._last_s = now_s
@@ -112,7 +112,7 @@ class Leadership:
             if is_silent:
                 _log.warning("an agent fell silent; its jobs wait again", agent=name)
 
-        do_each(overdue, expire)  # a row that cannot be changed affects only its own agent
+        do_each(overdue, expire)  # a row that cannot be changed affects no other agent
 
     def _say(self, what: str) -> None:
         if what != self._said:
@@ -131,8 +131,7 @@ def this_program() -> str:
 
 
 def is_dead(holder: str) -> bool:
-    """Return True if the process is known to be gone, and False if it lives or runs where it cannot be seen from
-    here."""
+    """Return True if the process is known to be gone, and False if it is alive or cannot be seen from here."""
     _host, _, rest = holder.partition(":")
     pid, _, rest = rest.partition(":")
     start, _, place = rest.partition(":")

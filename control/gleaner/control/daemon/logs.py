@@ -1,4 +1,4 @@
-"""The log of control and its libraries on the error output, as text for people or as one JSON object for each line."""
+"""The log of control and its libraries on the error output, as text for people or as one JSON object per line."""
 
 import logging
 import sys

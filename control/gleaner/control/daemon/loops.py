@@ -1,7 +1,7 @@
-"""Background work: one `Loop` for each kind, with common rules for leadership and errors.
+"""Background work, with one `Loop` for each kind, and common rules for leadership and errors.
 
-A step gets the time as an argument and starts no thread. Therefore a test or a simulation can call the same steps by
-its own clock (`Loop.run_once`), while `LoopThreads` calls them by the real one.
+A step gets the time as an argument and starts no thread. Therefore a test or a simulation can call the same steps with
+its own clock (`Loop.run_once`), while `LoopThreads` calls them with the real one.
 """
 
 import threading
@@ -17,7 +17,7 @@ from gleaner.control.queue.errors import NotLeading, QueueBusy, QueueError, Sche
 from gleaner.control.slurm.interface import ClusterError
 
 JOIN_S = 3
-"""The longest time, in seconds, to wait for the threads at the end."""
+"""The longest time to wait for the threads at the end."""
 
 Thing = TypeVar("Thing")
 
@@ -46,7 +46,7 @@ class Loop:
         state.faults.every_s[self.name] = self.every_s
         state.faults.worked_s.setdefault(
             self.name, state.steady_clock()
-        )  # the age of a loop that has never succeeded grows as well
+        )  # so that the age of a loop that has never succeeded also grows
         try:
             self.step(now_s)
         except NotLeading as error:  # the leader's loop reports which program leads
@@ -64,11 +64,12 @@ class Loop:
 
 
 class LoopThreads:
-    """A thread for each loop, so that a slow Slurm or storage delays only its own loop and never ends the leadership.
+    """A thread for each loop, so that a slow Slurm or a slow storage delays only its own loop and never ends the
+    leadership.
 
     If a step fails because of a bug, the error is logged and the step is called again after its pause. The other loops
-    continue. So a temporary cause, for example one of Slurm's records, costs only the time for which it lasts.
-    `/health` and `/metrics` show the error.
+    continue. So a temporary cause, such as one bad record in Slurm, stops the loop only while it lasts. `/health` and
+    `/metrics` show the error.
     """
 
     def __init__(self, state: ControlState) -> None:
@@ -95,7 +96,7 @@ class LoopThreads:
                 self.run_once(loop)
                 self._stop.wait(loop.every_s)
 
-        # A daemon thread: one of Slurm's programs that hangs must not keep control from ending.
+        # A daemon thread, so that a Slurm program that hangs cannot keep control from ending.
         thread = threading.Thread(target=live, name=loop.name, daemon=True)
         self._threads.append(thread)
         thread.start()

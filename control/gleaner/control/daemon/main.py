@@ -1,4 +1,5 @@
-"""The control program: the agents' port in the main thread, and one more thread for each loop (`control_loops`)."""
+"""The control program. It serves the agents' port in the main thread, and runs each loop in its own
+(`control_loops`)."""
 
 from functools import partial
 
@@ -48,7 +49,7 @@ def run(settings: Settings, *, with_web: bool = True) -> None:
     people = WebProcess() if with_web else None
     if people is not None:
         loops += (Loop("people's door", WEB_S, people.keep, leader_only=False),)
-    # Everything that can fail has been created by now. From here on the program leads and submits agents.
+    # All objects whose creation can fail exist by now. From here on, the program leads and submits agents.
     try:
         serve(state, loops, server, Door.AGENTS)
     finally:
@@ -65,11 +66,11 @@ def _remove_old_rows(state: ControlState, now_s: float) -> None:
 
 
 def control_loops(state: ControlState, leadership: Leadership, cluster: Cluster) -> tuple[Loop, ...]:
-    """Return all loops that the settings ask for.
+    """Return all loops that the settings require.
 
     The leader's loop is the first, because the others need the leadership.
 
-    `/health` and `/metrics` show the names.
+    `/health` and `/metrics` show the loops' names.
     """
     settings = state.settings
     snapshots = SnapshotCache(cluster)

@@ -9,12 +9,12 @@ from gleaner.control.slurm.agents_view import node_uses
 from gleaner.control.slurm.snapshot import Snapshot
 
 POLLS_UNTIL_UNKNOWN = 3
-"""Between two snapshots that are further apart than this number of polls, the nodes' use counts as unknown."""
+"""If two snapshots are further apart than this number of polls, the nodes' use between them counts as unknown."""
 ATTEMPTS_S = 60.0
-"""The interval in which the ends of attempts are added."""
+"""The interval at which ended attempts are added."""
 SETTLED_S = CAMPAIGN_TIMEOUT_S + 30.0
-"""The time after which ends are added. An end has the time of its request, whose transaction may wait and last so
-long."""
+"""An ended attempt is added to the history once it is this old, because the transaction that ends it can be this
+late."""
 
 
 class NodeHistory:
@@ -35,7 +35,7 @@ class NodeHistory:
             self._attempts_at_s = now_s + ATTEMPTS_S
 
     def _add_look(self, view: Snapshot) -> None:
-        """Add the time since the last snapshot. All of it counts as the use that this snapshot shows."""
+        """Add the time since the last snapshot. All of this time counts as the use that the new snapshot shows."""
         with snapshot(self._state.engine) as db:
             uses = node_uses(view, with_jobs=agents.nodes_with_jobs(db))
         longest_s = POLLS_UNTIL_UNKNOWN * self._state.settings.rounds.poll_s
@@ -53,7 +53,8 @@ class NodeHistory:
         self._last = view
 
     def _add_attempts(self, until_s: float) -> None:
-        """Add the attempts that ended up to then, each once. The first call only records the beginning."""
+        """Add the attempts that ended up to that time, each exactly once. The first call only records where to
+        begin."""
         with self._state.writing() as db:
             after_s = node_history.mark(db)
             if after_s is not None and after_s >= until_s:

@@ -1,7 +1,7 @@
-"""The steps by which each door finds out whether its database takes what it writes, and whether its storage answers.
+"""The steps by which each program checks that its database accepts writes and that its storage answers.
 
-`/health` reads from memory what they found, and so answers at once whatever hangs. Both programs have them, also one
-that does not lead.
+`/health` reads the results from memory, so it answers at once even if the database or the storage hangs. The programs
+of both ports run these steps, whether or not they lead.
 """
 
 import shutil
@@ -16,7 +16,7 @@ from gleaner.control.queue.errors import QueueBusy
 
 CHECK_S = 2.0
 LEAST_FREE_BYTES = 16 * 2**20
-"""SQLite writes small changes where it has room for long after the disk is full, and larger ones fail."""
+"""Long after the disk is full, SQLite still has room for small changes in its file, while larger ones fail."""
 
 
 def own_checks(state: ControlState) -> tuple[Loop, Loop]:

@@ -1,13 +1,14 @@
-"""The provisioning loop. It looks at the cluster, lets the policy decide, and submits and withdraws agents.
+"""The provisioning loop, which takes a snapshot of the cluster, lets the policy decide, and submits and withdraws
+agents.
 
-Each request to the scheduler is recorded in the queue first. An agent's row and the hash of its token are committed,
-then its token file is written, then the agent is submitted, then its id is recorded. If the program is killed in
-between, a row remains. The next round finds that agent in the scheduler by its name, or closes the row. No name is ever
-submitted twice.
+Each request to the scheduler is recorded in the queue first. An agent's row and the hash of its token are committed
+before its token file is written. Then the agent is submitted, and its id is recorded. If the program is killed in
+between, the row remains. The next round finds that agent in the scheduler by its name, or closes the row. No name is
+ever submitted twice.
 
 The loop trusts neither the queue nor Slurm alone (`fleet`). If the scheduler no longer lists an agent, the agent has
-lost its node. But if the agent has registered, its lease is waited out, because an agent that the scheduler has
-forgotten may still be alive. An agent that never registered has no work to lose, and is closed at once.
+lost its node. But if the agent has registered, the loop waits until its lease expires, because an agent that the
+scheduler has forgotten might still be alive. An agent that never registered has no work to lose, and is closed at once.
 """
 
 import errno
@@ -54,13 +55,13 @@ from gleaner.control.slurm.snapshot import JobPhase, SlurmJob, Snapshot
 
 LONGEST_BACK_OFF_S = 600.0
 MOUNTS_LOOKED_AT_S = 3600.0
-"""A node that lacked a folder for waiting jobs gets another agent, which checks again, once its last one is this
+"""If a node lacked a folder for waiting jobs, it is given another agent, which checks again, once its last one is this
 old."""
 SHARED_PART = 0.5
-"""The greatest age of another loop's snapshot that is used here, as a fraction of a poll."""
+"""The maximum age at which another loop's snapshot is used here, as a fraction of a poll."""
 
 TO_DELIVER = WaitingJobs(1, 1, 1, frozenset())
-"""The agents that are needed if results wait to be delivered and no agent is there."""
+"""The need for one agent if results wait to be delivered and there is no agent."""
 
 _log = structlog.get_logger(__name__)
 
@@ -70,13 +71,13 @@ class Pause:
     """A pause between submissions that doubles each time its cause occurs again."""
 
     free: int = 0
-    """The number of times that the cause is tolerated."""
+    """The number of times that the cause is tolerated without a pause."""
     times: int = 0
     until_s: float = 0.0
     cause: str = ""
 
     def lasts(self, now_s: float) -> bool:
-        """Return True until the pause is over. A clock that was set back far also ends it."""
+        """Return True until the pause is over. It also ends if the clock was set back far."""
         return 0 < self.until_s - now_s <= LONGEST_BACK_OFF_S
 
     def begin(self, cause: str, *, now_s: float, poll_s: float) -> None:
@@ -95,7 +96,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Unstarted:
-    """An agent that is gone and never registered. `node` is the node on which it ended, if the node may be to blame.
+    """An agent that is gone and never registered. `node` is the node on which it ended, if that node might be to blame.
 
     `is_early` means that it ended while it could still have begun, was never seen running, and was not withdrawn.
     """
@@ -111,14 +112,14 @@ class Fleet:
     """The agents to record and to withdraw, and those that the policy plans with."""
 
     strays: tuple[tuple[str, SchedulerId], ...]
-    """Agents that exist, although their submission was never confirmed or never recorded."""
+    """Agents that exist, although their submission was never confirmed or recorded."""
     unstarted: tuple[Unstarted, ...]
     vanished: tuple[str, ...]
     """Silent agents that the scheduler no longer lists."""
     pending: tuple[PendingAgent, ...]
     running: tuple[RunningAgent, ...]
     staying: tuple[tuple[str, SchedulerId], ...] = ()
-    """Agents on nodes that were not told to leave."""
+    """Agents that have a node and were not told to leave."""
 
 
 class Provisioning:
@@ -133,7 +134,7 @@ class Provisioning:
         self._refused = Pause()
         self._early_ends = Pause(free=state.settings.rounds.failures_until_excluded - 1)
         self._waiting = Pause()
-        """Slurm keeps agents waiting."""
+        """The pause while Slurm keeps agents waiting."""
         self._pauses = (self._refused, self._early_ends, self._waiting)
         self._ran_on: dict[str, str] = {}
         self._withdrawn: dict[str, Why] = {}
@@ -170,7 +171,8 @@ class Provisioning:
             self._report(str(error))
 
     def _reconcile(self, view: Snapshot) -> Fleet:
-        """Record the changes of our agents in the snapshot. Return the agents, from both the queue and the snapshot."""
+        """Record the changes of our agents that the snapshot shows. Return the agents of both the queue and the
+        snapshot."""
         with snapshot(self._state.engine) as db:
             here = queries.agents_here(db)
         doubt_s = 2 * self._state.settings.cluster.timeout_s + self._state.settings.rounds.poll_s
@@ -197,7 +199,7 @@ class Provisioning:
         return seen
 
     def _record(self, seen: Fleet, now_s: float) -> None:
-        """Record the agents that were found, and those that are gone, with the nodes that are to blame."""
+        """Record the agents that were found, those that are gone, and the nodes that are to blame."""
         settings = self._state.settings
         faults, losses = settings.rounds.failures_until_excluded, settings.queue.losses_until_held
         with self._state.writing() as db:
@@ -211,8 +213,8 @@ class Provisioning:
                 agents.close_silent(db, name, now_s=now_s, losses_until_held=losses, rates=settings.rates.rules)
 
     def _pause_after_early_ends(self, unstarted: tuple[Unstarted, ...], now_s: float) -> None:
-        """Pause the submissions if agents end at once in several snapshots in a row, because the next ones would end as
-        well."""
+        """Pause the submissions if several snapshots in a row show agents that ended at once, because the next agents
+        would end as well."""
         early = [gone for gone in unstarted if gone.is_early]
         if early:
             settings = self._state.settings
@@ -224,7 +226,7 @@ class Provisioning:
             self._early_ends.begin(cause, now_s=now_s, poll_s=settings.rounds.poll_s)
 
     def _vacate(self, staying: Collection[tuple[str, SchedulerId]], now_s: float) -> None:
-        """Tell these agents to save their jobs and end. Slurm ends the others after the grace time."""
+        """Tell these agents to save their jobs and end. Slurm ends any that remain after the grace time."""
         if not staying:
             return
         with self._state.writing() as db:
@@ -242,7 +244,7 @@ class Provisioning:
     def _plan(self, now_s: float, rules: ProvisioningRules, view: Snapshot, seen: Fleet, *, is_stopped: bool) -> Plan:
         with snapshot(self._state.engine) as db:
             is_due = lanes.is_pause_over(db, now_s)
-        if is_due:  # a claim also ends pauses, but without agents there are no claims
+        if is_due:  # claims also end pauses, but without agents there are none
             with self._state.writing() as db:
                 lanes.wake(db, now_s)
         with snapshot(self._state.engine) as db:
@@ -293,7 +295,7 @@ class Provisioning:
             _log.info("pending agent withdrawn", agent=each.name, reason=each.why.value)
 
     def _submit_all(self, actions: Plan, now_s: float) -> None:
-        """Submit the planned agents, as many as the time of a poll allows.
+        """Submit as many of the planned agents as fit into the time of a poll.
 
         A failure ends the submissions of this round.
         """
@@ -321,7 +323,7 @@ class Provisioning:
         try:
             path = write_token(self._folder, name, secret)
             request = AgentRequest(name, new.end_s, new.latest_start_s, path, new.exclude)
-            self._state.check_leads()  # the storage may be slow; a new leader finds the row, and closes it
+            self._state.check_leads()  # the storage may be slow; a new leader would close the row
             try:
                 id_ = self._cluster.submit(request, now_s)
             finally:
@@ -331,7 +333,7 @@ class Provisioning:
                 agents.forget_unstarted(db, name, now_s=now_s, reason=f"not submitted: {error}")
             self._remove_token(name)
             raise
-        # After any other `ClusterError` Slurm may have accepted the agent. A later snapshot shows it, or its row is
+        # After any other `ClusterError`, Slurm may have accepted the agent. A later snapshot shows it, or its row is
         # closed.
         with self._state.writing() as db:
             agents.record_submission(db, name, id_)
@@ -360,10 +362,10 @@ def fleet(
     doubt_s: float,
     needs_s: float,
 ) -> Fleet:
-    """Return the agents of the queue and of the snapshot, matched with each other, at the snapshot's time.
+    """Match the agents in the queue with those in the snapshot, as of the snapshot's time.
 
     `ran_on` names the nodes on which agents were last seen running, and `withdrawn` the agents that were withdrawn. An
-    agent whose submission was never confirmed may still appear for `doubt_s`. `needs_s` is the time before its end at
+    agent whose submission was never confirmed might still appear for `doubt_s`. `needs_s` is the time before its end at
     which an agent must have begun.
     """
     seen = {agent.name: agent for agent in view.jobs}
@@ -406,7 +408,7 @@ def fleet(
 
 
 def idle_nodes(view: Snapshot) -> dict[str, Resources]:
-    """Return the idle nodes of the snapshot, with their size."""
+    """Return the idle nodes of the snapshot, with their sizes."""
     return {node.name: Resources(node.cpus, node.memory_mib) for node in view.nodes.values() if node.is_idle}
 
 
@@ -423,7 +425,7 @@ def _unstarted(agent: AgentHere, node: str | None, why: Why | None, view: Snapsh
 
 
 def _running(agent: SlurmJob, known: AgentHere | None, nodes: Mapping[str, Resources]) -> RunningAgent:
-    """Return an agent on a node with its free room. An agent that is unknown or ending has none."""
+    """Return an agent that has a node, with its free room. An unknown or ending agent has none."""
     if known is None or agent_phase(agent) is JobPhase.ENDING or known.phase is Phase.SILENT:
         return RunningAgent(known.end_s if known else 0.0, NOTHING)
     if known.free_cpus is None or known.free_memory_mib is None:

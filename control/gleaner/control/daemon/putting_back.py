@@ -1,4 +1,4 @@
-"""Restore a backup of the queue, and recover from the storage what was done since (`queue.recovery`)."""
+"""Restore a backup of the queue, and recover later progress from the storage (`queue.recovery`)."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,13 +17,14 @@ from gleaner.control.queue.recovery import Found, Recovered
 
 
 def put_back(url: str, file: Path, storage: Path, *, replace: bool, now_s: float) -> Recovered:
-    """Restore a backup. Raises `QueueError`, `StorageError` or `OSError`, and can then be repeated."""
+    """Restore a backup. Raises `QueueError`, `StorageError` or `OSError`, after which it can be repeated."""
     place = FolderStorage(storage)
     engine = connect(url)
     try:
         with backup.put_back(engine, file, replace=replace) as restored:
             migrate(restored)
-            # List the archives only now, because loading may take long and agents publish meanwhile.
+            # List the archives only now, because agents publish new ones while the backup is loaded, which may take
+            # long.
             archives = [one for key in place.keys("jobs") if (one := job_archive(key)) is not None]
             with transaction(restored) as db:
                 found = _found(place, archives, recovery.unfinished_attempts(db))

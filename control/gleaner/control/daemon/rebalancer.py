@@ -1,7 +1,7 @@
 """The rebalancing loop, which migrates running jobs from one agent to another.
 
-The loop completes the migrations that people request. If the settings enable it, a policy chooses further migrations in
-the background: one at a time, and none while any job waits.
+The loop completes the migrations that people request. If the settings enable it, a policy also chooses migrations in
+the background, one at a time, and only while no job waits.
 """
 
 import structlog

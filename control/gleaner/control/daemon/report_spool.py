@@ -3,10 +3,10 @@
 These reports count like those that arrive by HTTP, through the same transitions with the same guards. They are
 processed at every tick, before silent agents are given up, so that no saved attempt counts as lost.
 
-A report in `agents/NAME/reports` is deleted only after it was accepted, or was understood and came too late. A report
-that is unreadable, for example because another version wrote it, is moved to `agents/NAME/unread`, with the reason
-beside it. A report without the proof of its agent is moved there as well, because another user might have written the
-file.
+A report in `agents/NAME/reports` is deleted only after it was accepted, or if it is readable but came too late. A
+report that is unreadable, for example because another version wrote it, is moved to `agents/NAME/unread`, with the
+reason beside it. A report without the proof of its agent is moved there as well, because another user might have
+written the file.
 """
 
 import re
@@ -34,12 +34,12 @@ _FAREWELL = re.compile(r"^/agents/([A-Za-z0-9._-]+)/farewell$")
 
 
 def take_spooled_reports(state: ControlState, now_s: float) -> int:
-    """Process the reports of all agents, each agent's in their order. Return how many were accepted.
+    """Process the reports of all agents, in order for each agent. Return the number of accepted reports.
 
-    A report that came too late is dropped, as its agent would have dropped it. A report that is unreadable is set
-    aside, so that it does not block others. If the storage fails, the other reports of that agent stay.
+    A report that came too late is dropped, as its agent would have dropped it. An unreadable report is set aside, so
+    that it does not block others. If the storage fails, the remaining reports of that agent stay where they are.
 
-    Raises `QueueBusy` or `SchemaMismatch` if the database fails. Then all other reports stay until the next call.
+    Raises `QueueBusy` or `SchemaMismatch` if the database fails. Then all remaining reports wait for the next call.
     """
     taken: list[int] = []
     try:
@@ -57,7 +57,7 @@ def take_spooled_reports(state: ControlState, now_s: float) -> int:
         except OSError as error:
             log.warning("reports on the storage have to wait", agent=agent, reason=str(error))
         else:
-            with suppress(OSError):  # an agent was writing a file there, which an admin may want to see
+            with suppress(OSError):  # an agent was writing a file there, and an admin might want to see it
                 folder.rmdir()
 
     do_each(folders, take)
@@ -65,10 +65,10 @@ def take_spooled_reports(state: ControlState, now_s: float) -> int:
 
 
 def _in_order(folder: Path) -> list[Path]:
-    """Return the reports in the folder, each after all earlier ones, although the agent may be writing at this moment.
+    """Return the reports in the folder from the oldest to the newest, even while the agent is writing more of them.
 
-    One listing may miss a file that appears during the listing, and yet show a later file. A second listing shows all
-    files that existed when the first one ended.
+    A single listing might miss a file that appears during the listing, and yet show a later file. A second listing
+    shows all files that existed when the first one ended.
     """
     last = max(folder.glob("[0-9]*.json"), default=None)
     return [] if last is None else [file for file in sorted(folder.glob("[0-9]*.json")) if file <= last]
@@ -91,7 +91,7 @@ def _take_or_set_aside(state: ControlState, agent: str, file: Path, hashes: Sequ
 
 
 def _set_aside(state: ControlState, file: Path, reason: str) -> None:
-    """Set aside a report that is unreadable, with the reason."""
+    """Set aside an unreadable report, with the reason."""
     place = file.parent.parent / UNREAD
     name = f"{file.stem}-{state.random_bytes(4).hex()}"
     atomic.make_folders(place)

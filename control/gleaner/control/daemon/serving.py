@@ -26,7 +26,7 @@ from gleaner.control.web.app import with_pages
 
 BACKLOG = 1024
 OWN_FILES = 500
-"""The least number of open files besides the connections: for the database, the storage, and Slurm's programs."""
+"""The number of open files needed besides the connections, for the database, the storage and Slurm's programs."""
 
 _log = structlog.get_logger(__name__)
 

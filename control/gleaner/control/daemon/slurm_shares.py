@@ -1,6 +1,6 @@
-"""The groups' parts from the shares of Slurm's accounts.
+"""The groups' parts, taken from the shares of Slurm's accounts.
 
-Every control program reads them, even without the leadership.
+Every control program reads them, even one that does not lead.
 """
 
 import structlog
@@ -14,7 +14,7 @@ _log = structlog.get_logger(__name__)
 def take_shares(state: ControlState) -> None:
     """Read the groups' parts from the shares of Slurm's accounts.
 
-    While Slurm does not answer, the last shares are used. Before the first answer all groups are equal.
+    While Slurm does not answer, the last known shares are used. Before the first answer, all groups have equal parts.
 
     Raises `ClusterError`.
     """

@@ -1,29 +1,29 @@
-"""The removal of files that no job of the queue can need any more (`queue.retention` removes rows).
+"""The removal of files that no job in the queue can need any more (`queue.retention` removes rows).
 
 Two loops call this module: `remove_drafts` often, because a draft may be as large as a job's memory, and
 `remove_garbage`. Both list the files first and read the queue afterwards. Therefore a file that appears in between is
 not in the list, and a file that is reported in between is known by the time of the query. No other code deletes a job's
 archives.
 
-An archive can be deleted only if no report can ever make it count again:
+An archive can be deleted only if no report can ever make it count again. These are:
 
-- a checkpoint of a Complete job, and an output of such a job other than the accepted one, which retention or its owner
-  may have removed;
-- an archive that the queue does not name and whose attempt is not the job's latest: reports of that attempt are
+- a checkpoint of a Complete job, and any of its outputs except the accepted one, unless retention or the owner has
+  removed that one from the queue;
+- an archive that the queue does not name and whose attempt is not the job's latest, because reports of that attempt are
   refused, so the archive will never be named;
-- a checkpoint of the latest attempt that the queue does not name, if the queue names a newer one of that attempt:
-  within an attempt, only newer checkpoints are ever accepted. The report of a checkpoint that is newer still may be on
-  its way.
+- a checkpoint of the latest attempt that the queue does not name, if the queue names a newer one of that attempt,
+  because only newer checkpoints are ever accepted within an attempt. For a checkpoint that is newer still, the report
+  may be on its way.
 
 A job that was restored lazily (`lazy_restore`) still reads from its checkpoint while it runs. The queue names that
-checkpoint until the job has a newer one, for which all memory has to be there.
+checkpoint until the job has a newer one, which can be saved only after all memory has been loaded.
 
 Archives of jobs and attempts that the queue does not know are left alone, because a new queue beside an old storage
-folder must not empty the folder. An image or an input is removed once this program has seen it without a row for a day,
-because its row was removed or its upload broke off. No other code removes images and inputs: a program that was
-suspended, or whose commit had no answer, might remove one that the queue knows by now. The queue names each file that
-is being removed until it is gone. So no group can store the same file meanwhile, and a later pass finishes the work of
-a program that was killed.
+folder must not empty the folder. An image or an input has no row if the row was removed or the upload broke off. It is
+removed once this program has seen it without a row for a day. No other code removes images and inputs, because a
+program that was suspended, or whose commit was not answered, might remove one that the queue knows by now. The queue
+names each file that is being removed until it is gone. So no group can store the same file during the removal, and a
+later pass finishes the work of a program that was killed.
 """
 
 import os
@@ -55,10 +55,10 @@ DRAFT_AGE_S = 24 * 3600.0
 """The age at which an unchanged draft counts as left behind by a program that died. A draft of an agent that is known
 to have ended is removed earlier."""
 ORPHAN_AGE_S = 24 * 3600.0
-"""The time for which an image or an input must have had no row. It gives an admin who has started control with a wrong
-`queue.url` time to notice."""
+"""The time for which an image or an input must have had no row. It gives an admin time to notice that control was
+started with a wrong `queue.url`."""
 JOBS_A_LOOK = 500
-"""The number of jobs that one transaction looks up, which keeps each transaction short."""
+"""The number of jobs that one transaction looks up, so that each transaction stays short."""
 
 _KEY = re.compile(
     r"jobs/(?P<job>[1-9][0-9]{0,14})/attempt-(?P<attempt>[1-9][0-9]{0,8})"
@@ -80,10 +80,10 @@ class JobArchive:
 
 
 def remove_garbage(state: ControlState, now_s: float, *, by_age: bool) -> None:
-    """Remove files that are not needed and, with `by_age`, those that are old enough.
+    """Remove the files that are not needed and, with `by_age`, also those that are too old.
 
-    The next pass continues one that was stopped. Raises `StorageError`, `QueueError`, or `NotLeading` if another
-    program has begun to lead.
+    A pass that was stopped is continued by the next one. Raises `StorageError`, `QueueError`, or `NotLeading` if
+    another program has begun to lead.
     """
     state.check_leads()
     agents = state.settings.storage.folder / "agents"
@@ -108,9 +108,9 @@ def remove_garbage(state: ControlState, now_s: float, *, by_age: bool) -> None:
 
 
 def remove_drafts(state: ControlState, now_s: float) -> int:
-    """Remove the drafts of agents that are gone. A killed save leaves everything that it had written.
+    """Remove the drafts of agents that are gone. A save that was killed leaves everything that it had written.
 
-    The function also reads the storage's number for `/health`, whose callers must not wait for a storage.
+    The function also reads the storage's number for `/health`, whose callers must not wait for the storage.
 
     Return the number of removed drafts. An agent that the queue does not know yet does not count as gone. Raises
     `StorageError` or `QueueError`.
@@ -150,22 +150,23 @@ def remove_archives(state: ControlState) -> list[str]:
 
 
 def forget_inputs(state: ControlState, now_s: float) -> int:
-    """Remove the rows of inputs that no job needs and that were not used for long. Return their number.
+    """Remove the rows of inputs that no job needs and that have not been used for a long time. Return their number.
 
     Their files are removed by `remove_orphans`, a day later.
     """
     before_s = now_s - state.settings.inputs.keep_days * DAY_S
-    with snapshot(state.engine) as db:  # this reads the inputs of all jobs, but no writing transaction waits for it
+    with snapshot(state.engine) as db:  # reading the inputs of all jobs here blocks no writer
         unneeded = inputs.unneeded(db, before_s=before_s)
     with state.writing() as db:
         return len(inputs.forget(db, unneeded, before_s=before_s))
 
 
 def remove_orphans(state: ControlState) -> int:
-    """Remove the stored images and inputs that have had no row for long. Return their number.
+    """Remove the stored images and inputs that have had no row for `ORPHAN_AGE_S`. Return their number.
 
     Nothing is removed while the storage has archives of jobs that this queue does not know, or while the queue is
-    empty. Then the files belong to another queue, perhaps because the settings name a wrong one.
+    empty. In both cases the files probably belong to another queue, for example because the settings name the wrong
+    one.
     """
     now_s = state.steady_clock()
     stored = [*state.storage.keys("images"), *state.storage.keys("inputs")]
@@ -176,11 +177,11 @@ def remove_orphans(state: ControlState) -> int:
     if (old or begun) and (_has_jobs_of_others(state) or not (has_jobs or known)):
         return 0
     if old:
-        with state.writing(alone=True) as db:  # programs that store one have reserved it by now, or are refused
+        with state.writing(alone=True) as db:  # programs that store a file have reserved it by now, or are refused
             known = _known_uploads(db)
             uploads.record_removals(db, [key for key in old if key not in known and key not in begun])
             begun = uploads.removals(db)
-    for key in begun:  # outside of a transaction, so that a storage that hangs blocks no other writer
+    for key in begun:  # outside a transaction, so that a storage that hangs blocks no other writer
         state.current_term()  # raises an error once the term is over
         state.storage.set_aside(key)
         state.storage.remove_set_aside(key)
@@ -200,13 +201,14 @@ def _known_uploads(db: Connection) -> set[str]:
 
 
 def _has_jobs_of_others(state: ControlState) -> bool:
-    """Return True if the storage has an archive of a job that is not in the queue."""
+    """Return True if the storage has an archive of a job that this queue does not know."""
     jobs = {archive.job for key in state.storage.keys("jobs") if (archive := job_archive(key)) is not None}
     return any(len(known) < len(looked_at) for looked_at, known in _known_of(state.engine, jobs))
 
 
 def _known_of(engine: Engine, jobs: Iterable[int]) -> Iterator[tuple[list[int], dict[int, Kept]]]:
-    """Yield the jobs in portions, in order, each with the archives that the queue keeps for the jobs that it knows."""
+    """Yield the jobs in order, a portion at a time, each portion with the archives that the queue keeps for its known
+    jobs."""
     in_order = sorted(jobs)
     for start in range(0, len(in_order), JOBS_A_LOOK):
         looked_at = in_order[start : start + JOBS_A_LOOK]
@@ -236,10 +238,11 @@ def remove_tokens(engine: Engine, folder: Path) -> int:
 
 
 def forget_tokens(state: ControlState, folder: Path, now_s: float) -> int:
-    """Remove the tokens of ended agents, except those that must still prove a report in the folder. Return how many.
+    """Remove the tokens of ended agents, except those that must still prove a report in the folder. Return their
+    number.
 
-    If the agents' folder is missing, the storage may be away, and no token is removed. Raises `QueueError` or
-    `OSError`.
+    If the agents' folder is missing, no token is removed, because the storage may be unavailable. Raises `QueueError`
+    or `OSError`.
     """
     names = _agents(folder)
     spooling = [name for name in names if any(_facts(folder / name / one) for one in (REPORTS, UNREAD))]

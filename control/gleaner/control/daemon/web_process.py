@@ -1,4 +1,5 @@
-"""The people's port, served by its own process, so that people who overload, block or kill it do not affect agents."""
+"""The people's port, served by a separate process, so that agents are not affected if people overload, block or kill
+it."""
 
 import subprocess
 import sys
@@ -35,7 +36,7 @@ class WebProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def keep(self, _now_s: float) -> None:
-        """Start the process, unless it runs. Raises `QueueError` if it ran before."""
+        """Start the process unless it is running. Raises `QueueError` if it had to be started again."""
         status = None if self._process is None else self._process.poll()
         if self._process is None or status is not None:
             self._process = subprocess.Popen(COMMAND)
@@ -43,7 +44,7 @@ class WebProcess:
             raise QueueError(f"the process of the people's port has ended, with status {status}")
 
     def end(self) -> None:
-        """End the process, and wait a short time for its remaining answers."""
+        """End the process, after a short wait for its remaining answers."""
         if self._process is None:
             return
         self._process.terminate()

@@ -1,1 +1,2 @@
-"""Simulation of agents on a cluster: workloads in, schedules and reports out. It needs no Slurm, Docker or queue."""
+"""The simulation of agents on a cluster, from workloads to schedules and reports. It needs no Slurm, Docker or
+queue."""

@@ -1,24 +1,24 @@
-"""Refusals of a simulation, each in one line that names what is wrong and what to do."""
+"""The reasons for which a simulation is refused. Each error is one line with the problem and the remedy."""
 
 
 class SimulationError(Exception):
-    """The root of these errors: nothing was simulated."""
+    """The base class of these errors. After one of them, nothing has been simulated."""
 
 
 _LONGEST, _HEAD, _REST = 200, 120, 75
 
 
 def cut(text: str) -> str:
-    """Return the text in at most 200 letters, without its middle if it is longer.
+    """Return the text, shortened in the middle if it has more than 200 characters.
 
-    Texts that quote a log need this, since a line or a name in a log can have any length. The beginning names the file
-    and the line, and the end what to do.
+    Texts that quote a log need this, because a line or a name in a log can have any length. The beginning of a text
+    names the file and the line, and its end the remedy.
     """
     return text if len(text) <= _LONGEST else f"{text[:_HEAD]} ... {text[-_REST:]}"
 
 
 class BadTrace(SimulationError):
-    """The error for a workload that cannot be read, or holds no job that fits."""
+    """The error for a workload that cannot be read, or that has no job small enough for the machine."""
 
     def __str__(self) -> str:
         return cut(super().__str__())
@@ -31,7 +31,8 @@ class BadScenario(SimulationError):
 def raise_if_interrupted(error: Exception) -> None:
     """Raise `KeyboardInterrupt` if the error comes from one.
 
-    After a signal while compiled code ran, Python says that the code "returned a result with an exception set".
+    If a signal arrives while compiled code runs, Python reports that the code "returned a result with an exception
+    set".
     """
     cause: BaseException | None = error if isinstance(error, SystemError) else None
     while cause is not None:

@@ -1,4 +1,4 @@
-"""The values of a simulation: the regular jobs, the machine, and the schedule, which is the answer of a replay.
+"""The values of a simulation, namely the regular jobs, the machine, and the schedule, which is the result of a replay.
 
 The regular jobs are arrays with one entry per job, in order of submission.
 """
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from gleaner.control.simulation.errors import BadScenario, cut
 
 Seconds = NDArray[np.float64]
-"""Seconds from the workload's own origin. Whole numbers are exact, so two instants compare as in the trace."""
+"""Seconds from the workload's own origin. Whole numbers are exact, so instants that are equal in the trace stay
+equal."""
 Counts = NDArray[np.int64]
 Codes = NDArray[np.int32]
 """Indices into a tuple of names."""
@@ -23,19 +24,19 @@ Classes = NDArray[np.int8]
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Regular jobs by time of submission; ties are in the order of the source. Every array has one entry per job."""
+    """Regular jobs by time of submission, with ties in the order of the source. Every array has one entry per job."""
 
     name: str
     job: Counts
     """The numbers that the source gave the jobs."""
     submit_s: Seconds
     run_s: Seconds
-    """The time that each job runs without interruption on a node of speed 1. Never more than `limit_s`."""
+    """The time for which each job runs on a node of speed 1, without interruption. It is never more than `limit_s`."""
     limit_s: Seconds
-    """The run time that the scheduler is told."""
+    """The run time that the scheduler assumes."""
     processors: Counts
     memory_mib: Seconds
-    """The memory of each whole job; 0 where the source does not say."""
+    """The memory of each whole job, or 0 if the source does not show it."""
     user: Codes
     group: Codes
     job_class: Classes
@@ -51,7 +52,7 @@ class Workload:
             raise ValueError(f"arrays of different lengths: {lengths}")
 
     def only(self, chosen: NDArray[np.bool_] | Counts) -> Self:
-        """Return the workload with these jobs alone, in the order in which they are named."""
+        """Return the workload with only these jobs, in the given order."""
         return replace(self, **{name: getattr(self, name)[chosen] for name in _ARRAYS})
 
 
@@ -59,7 +60,7 @@ _ARRAYS = ("job", "submit_s", "run_s", "limit_s", "processors", "memory_mib", "u
 
 
 def refuse_strangers(what: str, named: Iterable[str], known: tuple[str, ...], workload: str) -> None:
-    """Raise `BadScenario` for the first user or group of the settings that the workload does not know."""
+    """Raise `BadScenario` for the first user or group in the settings that the workload does not have."""
     strangers = sorted(set(named) - set(known))
     if strangers:
         some = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
@@ -68,7 +69,7 @@ def refuse_strangers(what: str, named: Iterable[str], known: tuple[str, ...], wo
 
 @dataclass(frozen=True, slots=True)
 class Cleaning:
-    """The cleaning of a workload before its use: each rule that met jobs, and how many jobs the rule met."""
+    """The cleaning of a workload before its use, with each rule that matched jobs, and the number of these jobs."""
 
     read: int
     rules: tuple[tuple[str, int], ...] = field(default=())
@@ -76,14 +77,14 @@ class Cleaning:
 
 
 class Allocation(StrEnum):
-    """The unit that a job is given."""
+    """The unit in which jobs are given a part of the machine."""
 
     NODES = "nodes"
-    """Whole nodes, as many as its processors need."""
+    """Whole nodes, as many as the job's processors need."""
     PROCESSORS = "processors"
-    """Processors of one pool, wherever they are: what most studies of backfilling assume."""
+    """Processors of one pool, wherever they are. Most studies of backfilling assume this."""
     CORES = "cores"
-    """Cores of nodes that other jobs may share, first fit."""
+    """Cores of nodes that several jobs can share, chosen by first fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +95,10 @@ class NodeClass:
     cores: int = 1
     name: str = "all"
     speed: float = 1.0
-    """The speed: a job of `run_s` seconds takes `run_s / speed`. Of several classes, the slowest used one counts."""
+    """The speed, by which a job's `run_s` is divided. If a job has nodes of several classes, the slowest one counts."""
     priority: int = 0
-    """The priority. A higher one is filled first: better hardware, or a scarce resource that migration keeps in use."""
+    """The priority. Nodes of higher priority are filled first, for example better hardware, or a scarce resource that
+    migration keeps in use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +108,8 @@ class Machine:
     classes: tuple[NodeClass, ...]
     allocation: Allocation = Allocation.NODES
     prefers_one: bool = False
-    """True if, on shared nodes, a job goes to the first node that has room for all of it, and only if none has, to the
-    first free cores, wherever they are. Slurm gives a job the first free cores unless told otherwise."""
+    """True if, on shared nodes, a job goes to the first node that has room for all of it. If no node has, it is given
+    the first free cores, wherever they are, as every job is by default in Slurm."""
 
     @property
     def nodes(self) -> int:
@@ -124,35 +126,37 @@ class Machine:
 
     @property
     def is_uniform(self) -> bool:
-        """True where all nodes have as many cores and one speed, so that counting them is enough."""
+        """True if all nodes have the same speed and the same number of cores, so that counting them is enough."""
         return len({(kind.cores, kind.speed) for kind in self.classes}) == 1
 
     @property
     def is_counted(self) -> bool:
-        """True where any nodes are as good for a job as others: nodes are alike, given whole or as a pool."""
+        """True if it does not matter which nodes a job has, because nodes are alike and are given whole or as a
+        pool."""
         has_levels = len({kind.priority for kind in self.classes}) > 1
         is_pool = self.allocation is Allocation.PROCESSORS
         return self.is_uniform and (is_pool or (self.allocation is Allocation.NODES and not has_levels))
 
     @property
     def units(self) -> int:
-        """The number of units that jobs are given: nodes, or processors."""
+        """The number of units of the machine, which are nodes or processors."""
         return self.nodes if self.allocation is Allocation.NODES else self.cores
 
     @property
     def units_of_node(self) -> int:
-        """The units that one agent takes: an agent has a node for itself. Only where the machine is uniform."""
+        """The units of one agent, which has a node for itself. This is defined only for a uniform machine."""
         return 1 if self.allocation is Allocation.NODES else self.classes[0].cores
 
     def units_asked(self, processors: Counts) -> Counts:
-        """Return how many units jobs of these processors are given. Only where the machine is uniform."""
+        """Return the numbers of units for jobs with these numbers of processors. This is defined only for a uniform
+        machine."""
         if self.allocation is not Allocation.NODES:
             return processors
         return np.asarray(-(-processors // self.classes[0].cores), dtype=np.int64)
 
 
 def of_processors(processors: int) -> Machine:
-    """Return a pool of processors, each of which is a node to an agent."""
+    """Return a pool of processors, each of which counts as a node for an agent."""
     return Machine((NodeClass(processors),), Allocation.PROCESSORS)
 
 
@@ -162,21 +166,22 @@ def of_nodes(nodes: int, cores: int = 1) -> Machine:
 
 
 class Stretches(NamedTuple):
-    """Times in which work held a part of the machine without a break. One entry per stretch, in order of starts."""
+    """Stretches of time in which work held a part of the machine without a break. There is one entry per stretch, in
+    order of starts."""
 
     job: Counts
-    """The job's index in the workload; -1 for agents."""
+    """The job's index in the workload, or -1 for agents."""
     start_s: Seconds
     end_s: Seconds
     units: Counts
     restore_s: Seconds
-    """The time of restoring, from the stretch's start on."""
+    """The duration of the restore, which begins with the stretch."""
     save_s: Seconds
-    """The time of saving, up to the stretch's end."""
+    """The duration of the save, which ends with the stretch."""
     lost_s: Seconds
-    """The time that was computed and not kept: the work was killed, not saved."""
+    """The computing time that was lost, because the work was killed and not saved."""
     node: Codes
-    """The node, if the replay knows nodes; -1 where nodes are only counted, or where the stretch has several."""
+    """The node, or -1 if nodes are only counted or if the stretch has several nodes."""
 
     @classmethod
     def of(
@@ -190,7 +195,7 @@ class Stretches(NamedTuple):
         save_s: Seconds | float = 0.0,
         node: NDArray[np.integer] | int = -1,
     ) -> Self:
-        """Return stretches that lost nothing. A single number stands for all."""
+        """Return stretches that lost nothing. A single number applies to all stretches."""
         restore_s, save_s, lost_s = (np.broadcast_to(value, len(job)) for value in (restore_s, save_s, 0.0))
         nodes = np.broadcast_to(np.asarray(node, np.int32), len(job))
         return cls(job, start_s, end_s, units, restore_s, save_s, lost_s, nodes)
@@ -200,23 +205,24 @@ class Stretches(NamedTuple):
 
     @property
     def compute_s(self) -> Seconds:
-        """The time that each stretch computed and kept, in seconds of one unit. Times `units` it is unit seconds."""
+        """The time that each stretch computed and kept, in seconds. Multiplied by `units`, it is unit seconds."""
         return self.end_s - self.start_s - self.restore_s - self.save_s - self.lost_s
 
     def only(self, chosen: NDArray[np.bool_] | NDArray[np.integer]) -> "Stretches":
-        """Return these stretches alone, in the order in which they are named."""
+        """Return only these stretches, in the given order."""
         columns: list[Any] = [column[chosen] for column in self]
         return Stretches(*columns)
 
 
 def no_stretches() -> Stretches:
-    """Return a value without any stretch."""
+    """Return an empty set of stretches."""
     none = np.empty(0)
     return Stretches.of(none.astype(np.int64), none, none, none.astype(np.int64))
 
 
 class NodeRanges(NamedTuple):
-    """The parts of nodes that stretches held: one entry for each range of nodes with as many cores held of each."""
+    """The parts of nodes that stretches held. Each entry is a range of nodes with the same number of cores held on
+    each."""
 
     stretch: Counts
     node: Counts
@@ -224,15 +230,15 @@ class NodeRanges(NamedTuple):
     nodes: Counts
     """The number of nodes in the range."""
     cores: Counts
-    """The cores held of each node."""
+    """The number of cores held on each node of the range."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """One replay of a workload. A job that still waited or ran when the replay stopped has NaN for what had not come.
+    """One replay of a workload. If a job still waited or ran when the replay stopped, its missing times are NaN.
 
-    `jobs` has at least one stretch of each job that started, and more of a job that was saved, migrated or killed.
-    `agents` is empty without agents. Agents that started and ended together may be one entry with all their units.
+    `jobs` has one stretch of each job that started, and several if the job was saved, migrated or killed. `agents` is
+    empty without agents. Agents that started and ended together may share one entry with all their units.
     """
 
     workload: Workload
@@ -244,13 +250,14 @@ class Schedule:
     jobs: Stretches
     agents: Stretches
     saves: int = 0
-    """The number of saves of regular jobs (preemption, migration). Saves of agents' jobs are in `agents`."""
+    """The number of saves of regular jobs, by preemption or migration. Saves of the agents' jobs are in `agents`."""
     parts: NodeRanges | None = None
-    """The parts of nodes that `jobs` held, where the replay knows nodes."""
+    """The parts of nodes that `jobs` held, if the replay knows nodes."""
     agent_jobs_end_s: Seconds | None = None
-    """The time when each job of a finite low-priority queue was complete (NaN: never); None for an endless queue."""
+    """The time at which each job of a finite low-priority queue was complete (NaN if never), or None for an endless
+    queue."""
     until_s: float | None = None
-    """The time at which the replay was to stop, whatever was left; None if it stopped when all jobs had ended."""
+    """The time at which the replay had to stop, or None if it stopped when all jobs had ended."""
 
     @property
     def wait_s(self) -> Seconds:
@@ -261,7 +268,8 @@ class Schedule:
 def uninterrupted(
     workload: Workload, units: Counts, start_s: Seconds, end_s: Seconds, until_s: float | None = None
 ) -> Stretches:
-    """Return the stretches of jobs that ran without a break. A job that still runs at the replay's end ends there."""
+    """Return the stretches of jobs that ran without a break. The stretch of a job that still runs ends with the
+    replay."""
     last_s = end_s if until_s is None else np.where(np.isnan(end_s), until_s, end_s)
     ran = np.flatnonzero(~np.isnan(start_s) & ~np.isnan(last_s))
     ran = ran[np.argsort(start_s[ran], kind="stable")]

@@ -1,4 +1,5 @@
-"""From a scenario to its figures: the trace is read, the machine is made, and every replay has its baseline."""
+"""From a scenario to its figures. The trace is read, the machine is set up, and every replay is compared with a
+baseline."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,13 +30,13 @@ class Ground:
 
     @property
     def unit(self) -> str:
-        """The name of the units that are counted."""
+        """The name of the units in which the machine is counted."""
         return "nodes" if self.machine.allocation is Allocation.NODES else "processors"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayOutcome:
-    """One replay, the same replay without us (None where there are no agents), and the figures."""
+    """One replay, the same replay without agents (None if it has no agents itself), and the figures."""
 
     label: str
     scenario: Scenario
@@ -48,7 +49,8 @@ _CLASSES: Mapping[str, JobClass] = {kind.name.lower().replace("_", "-"): kind fo
 
 
 def prepare(scenario: Scenario, progress: Progress = nobody) -> Ground:
-    """Read the trace, or make the jobs, and make the machine. `progress` is told MiB of the trace.
+    """Read the trace or make the jobs, and set up the machine. `progress` is called with the MiB of the trace that have
+    been read.
 
     Raise `BadTrace` or `BadScenario`.
     """
@@ -100,9 +102,9 @@ def run(
     baseline: Schedule | None = None,
     progress: Progress = nobody,
 ) -> ReplayOutcome:
-    """Replay with the scenario's agents, and without them to compare, unless `baseline` is that replay already.
+    """Replay with the scenario's agents, and for comparison without them, unless `baseline` is that replay.
 
-    `progress` is told replays.
+    `progress` is called with the number of replays that are done.
     """
     replays = 2 if scenario.agents is not None and baseline is None else 1
     progress(0, replays)
@@ -117,7 +119,8 @@ def run(
 
 
 def cases(scenario: Scenario, kinds: Sequence[SchedulerKind], lengths_s: Sequence[float]) -> tuple[Scenario, ...]:
-    """Return the scenario under each scheduler: without agents, and with agents of each length (by default its own)."""
+    """Return the scenario under each scheduler, both without agents and with agents of each length (by default the
+    scenario's)."""
     found: list[Scenario] = []
     for kind in kinds:
         scheduler = scenario.scheduler.model_copy(update={"kind": kind})
@@ -131,9 +134,9 @@ def cases(scenario: Scenario, kinds: Sequence[SchedulerKind], lengths_s: Sequenc
 
 
 def run_all(asked: Sequence[Scenario], ground: Ground, progress: Progress = nobody) -> list[ReplayOutcome]:
-    """Replay all cases. A case without agents is the baseline of the cases after it under the same scheduler.
+    """Replay all cases. A case without agents is the baseline of the later cases under the same scheduler.
 
-    `progress` is told cases.
+    `progress` is called with the number of cases that are done.
     """
     outcomes: list[ReplayOutcome] = []
     plain: dict[SchedulerKind, Schedule] = {}
@@ -154,7 +157,7 @@ def label(scenario: Scenario) -> str:
 
 
 def odd(outcome: ReplayOutcome) -> tuple[str, ...]:
-    """Return remarks on settings that are no mistake and yet may not be what was meant."""
+    """Return remarks on settings that are valid but might not be intended."""
     agents, window = outcome.scenario.agents, outcome.measures.window
     noise = "one replay is noise: a small change of the waits is chance; glean simulate tune compares many"
     if agents is not None and agents.length_s > window.length_s:
@@ -165,7 +168,7 @@ def odd(outcome: ReplayOutcome) -> tuple[str, ...]:
 
 def _replay(scenario: Scenario, ground: Ground, agents: AgentSettings | None) -> Schedule:
     settings = scenario.workload
-    # With `keep_waiting` the replay begins at 0, whatever the trace says of submissions.
+    # With `keep_waiting`, the replay begins at 0, whenever the jobs of the trace were submitted.
     begin_s = 0.0 if settings.keep_waiting else float(ground.workload.submit_s[0])
     return replay(
         ground.workload,

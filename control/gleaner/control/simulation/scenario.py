@@ -1,6 +1,6 @@
-"""A scenario: a file (TOML) and options of the command line, checked and made settings.
+"""A scenario, which is read from a TOML file and options of the command line, checked, and turned into settings.
 
-Options win over the file. An error is one line that names the option, or the file, the line and the key.
+Options take precedence over the file. An error is one line that names the option, or the file, the line and the key.
 """
 
 from collections.abc import Sequence
@@ -20,24 +20,26 @@ Tables: TypeAlias = dict[str, dict[str, Any]]
 JobClassName: TypeAlias = Literal["non-preemptible", "preemptible", "checkpointable"]
 
 MOST = 10**9
-"""The most nodes, cores or processors."""
+"""The largest number of nodes, cores or processors."""
 
 
 class WorkloadSettings(SettingsTable):
-    """`[workload]`: the jobs that come, and the time for which they come."""
+    """`[workload]`: the submitted jobs, and the time for which they are submitted."""
 
     trace: Path | None = None
-    """A file in Standard Workload Format or of sacct; beside the scenario file if it is not absolute."""
+    """A file in Standard Workload Format or from sacct. A relative path starts at the folder of the scenario file."""
     synthetic: SyntheticSettings | None = None
-    """`[workload.synthetic]`: synthetic jobs; with `source = "drawn"` they are drawn from the jobs of the trace."""
+    """`[workload.synthetic]`: synthetic jobs. With `source = "drawn"`, they are drawn from the jobs of the trace."""
     job_class: JobClassName = "non-preemptible"
     """The class of the trace's jobs, which only omfs uses."""
     conventions: Conventions = USUAL
-    """`[workload.conventions]`: the conventions for what a job of the trace is."""
+    """`[workload.conventions]`: the conventions by which the jobs of the trace are read."""
     until_s: float | None = Field(default=None, gt=0)
-    """The time after the first submission at which the replay stops; with `keep_waiting`, after the begin."""
+    """The time after the first submission at which the replay stops. With `keep_waiting`, it counts from the
+    beginning."""
     keep_waiting: int = Field(default=0, ge=0, le=MOST)
-    """The number of jobs that wait at any time, whatever the trace says of submissions; 0: as in the trace."""
+    """The number of jobs that wait at any time, instead of the submissions in the trace, or 0 to submit jobs as in the
+    trace."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -65,17 +67,17 @@ class ClassSettings(SettingsTable):
 
 
 class MachineSettings(SettingsTable):
-    """`[machine]`: a pool of processors, or nodes; without it the trace's header says how many processors."""
+    """`[machine]`: a pool of processors, or nodes. Without it, the trace's header gives the number of processors."""
 
     processors: int | None = Field(default=None, ge=1, le=MOST)
     nodes: int | None = Field(default=None, ge=1, le=MOST)
     cores: int | None = Field(default=None, ge=1, le=MOST)
-    """The cores of each node; by default 1."""
+    """The cores of each node, by default 1."""
     allocation: Allocation | None = None
-    """The unit that jobs are given; by default whole nodes, and with `processors` the pool."""
+    """The unit that jobs are given, by default whole nodes or, with `processors`, the pool."""
     prefers_one: bool = False
-    """True if, on shared nodes, a job goes to the first node that has room for all of it, and to several only if no
-    node has. By default a job gets the first free cores, wherever they are."""
+    """True if, on shared nodes, a job goes to the first node that has room for all of it, and to several nodes only if
+    there is none. By default a job is given the first free cores, wherever they are."""
     classes: tuple[ClassSettings, ...] = ()
 
     @model_validator(mode="after")
@@ -94,7 +96,7 @@ class MachineSettings(SettingsTable):
 
     @property
     def machine(self) -> Machine | None:
-        """The machine that the settings describe; None if nothing says how large it is."""
+        """The machine that the settings describe, or None if they give no size."""
         if self.processors is not None:
             return of_processors(self.processors)
         allocation = self.allocation or Allocation.NODES
@@ -113,9 +115,9 @@ class MeasureSettings(SettingsTable):
     """`[measure]`: the window in which node time is measured and jobs are counted."""
 
     begin_s: float | None = Field(default=None, ge=0)
-    """The window's begin after the first submission; by default at once."""
+    """The time from the first submission to the beginning of the window, by default 0."""
     end_s: float | None = Field(default=None, gt=0)
-    """The window's end after the first submission; by default the last submission."""
+    """The time from the first submission to the end of the window, by default the last submission."""
 
     @model_validator(mode="after")
     def _has_a_length(self) -> Self:
@@ -148,7 +150,7 @@ class Scenario(SettingsTable):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A value of the command line: the key that it sets, and the name by which the user knows it."""
+    """A value from the command line, with the key that it sets, and the name by which the user knows it."""
 
     key: tuple[str, ...]
     name: str
@@ -156,9 +158,9 @@ class Option:
 
 
 def read_scenario(path: Path | None, options: Sequence[Option]) -> Scenario:
-    """Return the settings of a file (None: defaults) with the options on top.
+    """Return the settings of a file, or the defaults for None, with the options applied on top.
 
-    Raise `InputError` for a mistake in a value, or for an option that needs another one.
+    Raise `InputError` if a value is wrong, or if an option needs another one.
     """
     file = read_toml(path, missing="no such scenario file")
     tables = file.tables
@@ -184,28 +186,28 @@ def _put(tables: Tables, key: tuple[str, ...], value: object) -> None:
     inner: dict[str, Any] = tables
     for name in key[:-1]:
         below = inner.setdefault(name, {})
-        if not isinstance(below, dict):  # validation names the option that has put a table there
+        if not isinstance(below, dict):  # validation will name the option that put a table there
             below = inner[name] = {}
         inner = cast("dict[str, Any]", below)
     inner[key[-1]] = value
 
 
 def _of_agents(options: Sequence[Option]) -> None:
-    """Raise `InputError` if options describe agents and none asks for agents."""
+    """Raise `InputError` if options describe agents but none of them enables agents."""
     own = [option for option in options if option.key[0] == "agents"]
     if own and all(option.key != ("agents", "length_s") for option in own):
         raise InputError(f"{own[0].name} is about agents: give --agents LENGTH too, or [agents] in a scenario file")
 
 
 def _forget_the_other_machine(tables: Tables, options: Sequence[Option]) -> None:
-    """Let a machine given by options replace the file's whole machine, not a part of it."""
+    """Remove the file's whole machine if options describe another one, so that the two are not mixed."""
     given = {option.key[-1] for option in options if option.key[0] == "machine"}
     if given & {"processors", "nodes"} and isinstance(tables.get("machine"), dict):
         tables["machine"] = {}
 
 
 def _shorten_the_slice(tables: Tables) -> None:
-    """Lower the default of the shortest slice to the length of agents that are shorter."""
+    """Lower the default of the shortest slice to the length of the agents, if they are shorter."""
     agents = tables.get("agents")
     if not isinstance(agents, dict):
         return

@@ -1,4 +1,4 @@
-"""The settings of a simulation; the tables of a scenario file (TOML) have the same names."""
+"""The settings of a simulation. The tables of a scenario file (TOML) have the same names."""
 
 from enum import StrEnum
 from typing import Self
@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class SettingsTable(BaseModel):
-    """A table of a scenario file. A key that it does not know is refused."""
+    """A table of a scenario file. Unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -24,18 +24,18 @@ class SchedulerKind(StrEnum):
     PRIORITY = "priority"
     """Jobs start by a linear sum of age, size and limit, like Slurm's multi-factor priority."""
     SFS = "sfs"
-    """Simultaneous Fair-Share: first come users below their target throughput, then anyone."""
+    """Simultaneous Fair-Share: users below their target throughput come first, then all others."""
     OMFS = "omfs"
-    """Optimized Memoryless Fair-Share: entitlements, taken back by saving others' jobs."""
+    """Optimized Memoryless Fair-Share: owners take back their entitlements by saving others' jobs."""
 
 
 class Backfill(StrEnum):
-    """The behaviour of a walk along the priority list at the first job that does not fit."""
+    """The behaviour of a walk down the priority list at the first job that does not fit."""
 
     NONE = "none"
     """The walk stops."""
     EASY = "easy"
-    """The walk makes a reservation for that job, and goes on with jobs that do not delay it."""
+    """The walk makes a reservation for that job, and continues with jobs that do not delay it."""
 
 
 class Migration(StrEnum):
@@ -49,10 +49,10 @@ class Migration(StrEnum):
 
 
 def transfer_s(constant_s: float, node_mib_s: float, shared_mib_s: float, memory_mib: float, at_once: float) -> float:
-    """Return how long each job takes when `at_once` jobs of this size are saved, or restored, at the same time.
+    """Return the seconds for each job if `at_once` jobs of this size are saved, or restored, at the same time.
 
-    Each job moves its memory at the node's bandwidth or at its share of the storage's, whichever is slower. A bandwidth
-    of 0 is unlimited. The function is plain, since the replays compile it.
+    Each job moves its memory at the node's bandwidth or at its share of the storage's bandwidth, whichever is slower. A
+    bandwidth of 0 is unlimited. The function uses only plain numbers, because the replays compile it.
     """
     slowest_s = 0.0
     if node_mib_s > 0:
@@ -63,16 +63,17 @@ def transfer_s(constant_s: float, node_mib_s: float, shared_mib_s: float, memory
 
 
 class CostSettings(SettingsTable):
-    """The time of one save, or one restore: `constant_s`, and that of the memory at the bandwidths that are not 0."""
+    """The time of one save or restore, which is `constant_s` plus the time to move the memory at the given
+    bandwidths."""
 
     constant_s: float = Field(default=0, ge=0)
     node_mib_s: float = Field(default=0, ge=0)
-    """The bandwidth of one node; 0 is unlimited."""
+    """The bandwidth of one node, or 0 if unlimited."""
     shared_mib_s: float = Field(default=0, ge=0)
-    """The bandwidth of the storage, shared by all that save (or restore) at once; 0 is unlimited."""
+    """The bandwidth of the storage, which all jobs that save (or restore) at the same time share, or 0 if unlimited."""
 
     def seconds(self, memory_mib: float, at_once: int = 1) -> float:
-        """Return how long a save or restore takes when this many of this size happen at the same time.
+        """Return the seconds that a save or restore of this memory takes if `at_once` of them happen at the same time.
 
         >>> CostSettings(constant_s=1, node_mib_s=100, shared_mib_s=1000).seconds(2000, at_once=30)
         61.0
@@ -86,33 +87,35 @@ class PrioritySettings(SettingsTable):
     per_second: float = 1.0
     """The weight of each second that the job has waited."""
     per_unit: float = 0.0
-    """The weight of each node (or processor) for which the job asks."""
+    """The weight of each node (or processor) that the job requests."""
     per_limit_s: float = 0.0
     """The weight of each second of the job's limit. A negative weight favours short jobs."""
     backfill: Backfill = Backfill.NONE
 
 
 class ShareSettings(SettingsTable):
-    """`[scheduler.sfs]`: target throughput in units (nodes or processors) for each user, times `factor`."""
+    """`[scheduler.sfs]`: the target throughput of each user, in units (nodes or processors), which is multiplied by
+    `factor`."""
 
     targets: dict[str, float] = {}
-    """The ideal throughput by user. A user who is not named has `others`."""
+    """The ideal throughput by user. `others` applies to users who are not named."""
     others: float = 0.0
     factor: float = Field(default=1.0, gt=0)
 
 
 class OmfsSettings(SettingsTable):
-    """`[scheduler.omfs]`: how much each group may take back, and what stops thrashing."""
+    """`[scheduler.omfs]`: the part of the machine that each group can take back, and the limits that prevent
+    thrashing."""
 
     percent: dict[str, float] = {}
-    """The percentage of the machine by group. A group that is not named is entitled to nothing and uses idle units."""
+    """The percentage of the machine by group. A group that is not named has no entitlement and uses only idle units."""
     quantum_s: float = Field(default=1800, ge=0)
-    """The time for which a job runs before it is among the first to be preempted."""
+    """The time that a job must have run before it is among the first to be preempted."""
     quantum_protects: bool = True
-    """True if a job is not preempted at all before its quantum, so that a claim may wait for a quantum; False if such a
-    job is preempted only after all others."""
+    """True if a job is never preempted before its quantum is over, so that a claim may have to wait. False if such a
+    job can be preempted, but only after all others."""
     literal: bool = False
-    """True for Algorithm 1 as it is printed, for study. By default the text around it counts."""
+    """True for Algorithm 1 exactly as it is printed, for study. By default, the text around it takes precedence."""
     save: CostSettings = CostSettings()
     restore: CostSettings = CostSettings()
 
@@ -137,7 +140,8 @@ class SchedulerSettings(SettingsTable):
 
     kind: SchedulerKind = SchedulerKind.EASY
     decide_every_s: float = Field(default=0, ge=0)
-    """The interval of decisions, which are taken at its multiples; 0: whenever a job comes or ends."""
+    """The interval of decisions, which are made at its multiples, or 0 for a decision whenever a job is submitted or
+    ends."""
     priority: PrioritySettings = PrioritySettings()
     sfs: ShareSettings = ShareSettings()
     omfs: OmfsSettings = OmfsSettings()
@@ -145,13 +149,13 @@ class SchedulerSettings(SettingsTable):
 
 
 class AgentQueueSettings(SettingsTable):
-    """`[agents.queue]`: the low-priority jobs. Without `jobs` the queue is endless."""
+    """`[agents.queue]`: the low-priority jobs. Without `jobs`, the queue is endless."""
 
     jobs: int | None = Field(default=None, ge=0, le=10**8)
     work_s: float = Field(default=0, ge=0)
-    """The time that each job computes in all, on one of an agent's places."""
+    """The total time that each job computes, on one of an agent's places."""
     memory_mib: float = Field(default=0, ge=0)
-    """The memory of one job, which a save and a restore move."""
+    """The memory of one job, which a save or a restore moves."""
 
     @model_validator(mode="after")
     def _jobs_have_work(self) -> Self:
@@ -164,20 +168,21 @@ class AgentSettings(SettingsTable):
     """`[agents]`: Gleaner's agents on idle nodes."""
 
     length_s: float = Field(default=3600, gt=0)
-    """The length of an agent. Synchronised agents all end at multiples of it; else each agent runs for that long."""
+    """The length of an agent. Synchronised agents all end at its multiples. Otherwise each agent runs for this long."""
     synchronised: bool = True
     shortest_slice_s: float = Field(default=600, gt=0)
-    """The shortest time left with which an agent starts."""
+    """The shortest remaining time with which an agent starts."""
     agents_at_most: int = Field(default=10**9, ge=0, le=10**9)
     jobs_per_agent: int = Field(default=1, ge=1, le=10**6)
-    """The number of jobs that share a node. These jobs save and restore at once."""
+    """The number of jobs that share a node. These jobs save and restore at the same time."""
     margin_s: float = Field(default=0, ge=0)
-    """The time by which a save begins earlier than its cost requires; nothing is computed in it. A save that needs more
-    than the estimate and the margin would lose the slice."""
+    """The time by which a save begins earlier than its cost requires. Nothing is computed in this time. A real save
+    that takes longer than the estimate and the margin would lose the slice."""
     save: CostSettings = CostSettings()
     restore: CostSettings = CostSettings()
     preemption: bool = False
-    """True if a regular job that could start on agents' nodes has the agents vacated, and starts after their saves."""
+    """True if agents are vacated for a regular job that could start on their nodes. The job starts after their
+    saves."""
     queue: AgentQueueSettings = AgentQueueSettings()
 
     @model_validator(mode="after")

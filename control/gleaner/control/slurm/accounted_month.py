@@ -1,4 +1,4 @@
-"""A month in Slurm's accounting: the waiting times of regular jobs, and the energy of agents if Slurm has measured
+"""A month in Slurm's accounting, with the waiting times of regular jobs, and the energy of agents if Slurm measures
 it."""
 
 import statistics
@@ -10,14 +10,14 @@ from gleaner.control.slurm import run
 
 _FIELDS = ("UID", "Submit", "Eligible", "Start", "ConsumedEnergyRaw")
 _MOST_JOULES = 1e15
-"""Slurm prints a number above this one for an energy that it does not know."""
+"""For an unknown energy, Slurm prints a larger number than this."""
 _JOULES_A_KWH = 3.6e6
 _LATE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class AccountedMonth:
-    """The regular jobs that started in a month, and the seconds for which they had waited.
+    """The number of regular jobs that started in a month, and the seconds for which they had waited.
 
     `agents_kwh` is the energy of the agents that started in the month, or None if Slurm has not measured any.
     """
@@ -48,7 +48,7 @@ def accounted(begin_s: float, end_s: float, *, own: int, timeout_s: float) -> Ac
 def parse(lines: Iterable[str], *, begin_s: float, end_s: float, own: int) -> AccountedMonth:
     """Return the sums over these lines. Unreadable lines are left out.
 
-    A job waits from its submission, or from the time at which it is allowed to start, whichever is later.
+    A job's waiting time begins at its submission, or at the time from which it can start, whichever is later.
 
     >>> parse(["1001|100|100|160|0", "1001|100|130|130|", "4200|100|100|101|7200000"], begin_s=0, end_s=999, own=4200)
     AccountedMonth(jobs=2, mean_wait_s=30.0, median_wait_s=30.0, late_wait_s=60.0, agents_kwh=2.0)
@@ -58,7 +58,7 @@ def parse(lines: Iterable[str], *, begin_s: float, end_s: float, own: int) -> Ac
     for line in lines:
         fields = line.split("|")
         if len(fields) != len(_FIELDS) or not all(_is_number(field) for field in fields[:4]):
-            continue  # a job that has not started, for example
+            continue  # for example a job that has not started
         uid, submit_s, eligible_s, start_s = (int(field) for field in fields[:4])
         if not begin_s <= start_s < end_s:
             continue

@@ -1,4 +1,4 @@
-"""Slurm's accounting: the check that it restricts users to their accounts, and the accounts' shares.
+"""Slurm's accounting, namely a check that it restricts users to their accounts, and the accounts' shares.
 
 `sacctmgr` queries slurmdbd.
 """
@@ -17,17 +17,17 @@ ASK_SHARES = (
 _SHARE = re.compile(r"[0-9]{1,10}")
 ROOT = "root"
 AS_PARENT = "parent"
-"""The word in place of a number for an account without its own share, whose users share with those of the account
-above."""
+"""The word that replaces the number if an account has no share of its own. Its users then share with those of its
+parent."""
 
 
 def check_accounting(*, timeout_s: float) -> None:
-    """Raise `ClusterError`, with one line, unless Slurm refuses jobs without an association.
+    """Raise `ClusterError`, with a message of one line, unless Slurm refuses jobs without an association.
 
-    It may also raise `ClusterUnavailable`.
+    Raises `ClusterUnavailable` if Slurm does not answer.
     """
     said = enforced(run.run(("scontrol", "show", "config"), timeout_s=timeout_s))
-    if not said & {"associations", "limits", "qos", "safe", "all"}:  # each of the other values includes associations
+    if not said & {"associations", "limits", "qos", "safe", "all"}:  # each of these values includes associations
         raise ClusterError(
             f"Slurm's {_KEY} is {','.join(sorted(said)) or 'none'}: anybody could name any account, so no"
             f" entitlements are enforced; set {_KEY}=associations (or more) in slurm.conf, with slurmdbd"
@@ -48,14 +48,14 @@ def enforced(config: str) -> frozenset[str]:
 
 
 def shares(*, timeout_s: float) -> dict[str, float]:
-    """Return the percentage of each account, as `parse_shares` does. Raises `ClusterUnavailable` or `ClusterError`."""
+    """Return the accounts' percentages, as `parse_shares` does. Raises `ClusterUnavailable` or `ClusterError`."""
     return parse_shares(run.run(ASK_SHARES, timeout_s=timeout_s))
 
 
 def parse_shares(answer: str) -> dict[str, float]:
-    r"""Return the percentage of the whole for each account that has no account below it.
+    r"""Return the percentage of the whole cluster for each account that has no account below it.
 
-    An account's share is its part of its parent's share.
+    An account's share counts relative to the other accounts of the same parent.
 
     >>> parse_shares("c|root|||1\nc|sciences|root||3\nc|physics|sciences||1\nc|theory|sciences||1\nc|art|root||1\n")
     {'physics': 37.5, 'theory': 37.5, 'art': 25.0}

@@ -1,4 +1,4 @@
-"""The view of a snapshot for provisioning: the agents' partition, and our agents there. Pure."""
+"""The part of a snapshot that provisioning uses: the agents' partition, and our agents there. Pure."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -8,9 +8,9 @@ from gleaner.control.slurm.interface import AGENT_PREFIX, ClusterError
 from gleaner.control.slurm.snapshot import WAITING, JobPhase, SlurmJob, SlurmNode, Snapshot
 
 _PENDING = WAITING | {"CONFIGURING"}
-"""An agent does not run yet while its node is being configured."""
+"""In this state the node is still being configured, so the agent does not run yet."""
 _RUNNING = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING"})
-"""The states in which a job has processes. STAGE_OUT is not included, because the processes have ended by then."""
+"""The states in which a job has processes. STAGE_OUT is not one of them, because the processes have ended by then."""
 
 
 def agents_view(snapshot: Snapshot, partition: str) -> Snapshot:
@@ -28,7 +28,7 @@ def agents_view(snapshot: Snapshot, partition: str) -> Snapshot:
 
 
 def agent_phase(agent: SlurmJob) -> JobPhase:
-    """Return an agent's phase. An agent in an unknown state, perhaps of a newer Slurm, counts as ending."""
+    """Return an agent's phase. An agent in an unknown state, which a newer Slurm might have, counts as ending."""
     if agent.is_completing:
         return JobPhase.ENDING
     if agent.states & _PENDING:
@@ -43,14 +43,16 @@ def regular_nodes(view: Snapshot) -> frozenset[str]:
 
 
 def kill_switch(view: Snapshot, partition: str) -> str:
-    """Return a line if the agents' partition is closed, so that Slurm starts nothing there, or "" if it is up."""
+    """Return a line of text if the agents' partition is closed, so that Slurm starts no jobs there, or "" if it is
+    up."""
     state = view.closed.get(partition)
     cure = f"`scontrol update PartitionName={partition} State=UP` opens it"
     return f"the partition {partition} is {state.upper()}, so no agent starts: {cure}" if state else ""
 
 
 def waits_for(view: Snapshot) -> str:
-    """Return, in brackets, the reasons why agents wait and the number of nodes planned for others, or "" if unknown."""
+    """Return, in brackets, the reasons why agents wait and the number of nodes that are planned for others, or "" if
+    unknown."""
     reasons = sorted({agent.reason for agent in view.jobs if agent_phase(agent) is JobPhase.PENDING} - {"", "None"})
     idle = [node for node in view.nodes.values() if node.is_idle]
     planned = sum(node.is_planned for node in idle)

@@ -1,6 +1,6 @@
 """The command line that submits an agent, its batch script, and the agent's own command line. Pure.
 
-Only options that Slurm 22.05 and newer know are used. All times are passed as UTC or as seconds since the epoch
+All options that are used exist in Slurm 22.05 and newer. All times are passed as UTC or as seconds since the epoch
 (`run.ENVIRONMENT`), so that daylight saving time cannot shift them.
 """
 
@@ -15,21 +15,23 @@ from gleaner.control.slurm.interface import AgentRequest
 NODE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 WARNING_S = 60
-"""The time before an agent's end at which Slurm sends its signal. This signal is only a second warning, because the
-agent's own clock decides. But a preemption with `send_user_signal` warns only jobs that have requested a signal."""
+"""The time before an agent's end at which Slurm sends its signal. This signal is only a second warning, because an
+agent ends by its own clock. But it must be requested, because a preemption with `send_user_signal` warns only jobs that
+have requested a signal."""
 
 NICE = 10_000
-"""The nice of agents, with which they stand behind every other job of the same partition."""
+"""The nice value of agents, which puts them behind every other job in the same partition."""
 
 LIMIT_STEP_S = 60
-"""The step of Slurm's limits, which are whole minutes."""
+"""The unit of Slurm's time limits, one minute."""
 
 
 def submit(settings: ClusterSettings, request: AgentRequest, now_s: float) -> list[str]:
     """Return the command that submits one agent for a whole node. The script is passed on its standard input.
 
-    Slurm rounds a limit that exceeds the deadline down to whole minutes. The deadline is one minute after the shared
-    end. So the limit exceeds the shared end by at most a minute, however late the agent starts.
+    If the time limit reaches beyond the deadline, Slurm shortens it and rounds it down to whole minutes. The deadline
+    is one minute after the shared end. So the limit ends at most a minute after the shared end, however late the agent
+    starts.
     """
     words = [
         "sbatch",
@@ -60,11 +62,12 @@ def submit(settings: ClusterSettings, request: AgentRequest, now_s: float) -> li
 
 
 def script(settings: ClusterSettings, logs: Path, request: AgentRequest) -> str:
-    """Return the batch script. The agent is a step, because Slurm's SIGTERM at a preemption reaches only steps.
+    """Return the batch script. It runs the agent as a step, because Slurm's SIGTERM at a preemption reaches only steps.
 
-    This shell receives a warning as SIGUSR1 and forwards it as SIGUSR1, because srun would kill the step at once at a
-    SIGTERM. SIGUSR1 is ignored until the agent can handle it; the agent reads its end when it starts. At the end the
-    agent's output is copied to `logs`, a folder in the storage, if the storage answers.
+    The script's shell receives a warning as SIGUSR1 and forwards it as SIGUSR1, because a SIGTERM would make srun kill
+    the step at once. SIGUSR1 is ignored until the agent can handle it, which loses nothing, because the agent reads its
+    end when it starts. When the agent has ended, its output is copied to `logs`, a folder in the storage, if the
+    storage answers.
     """
     agent = shlex.join(agent_command(settings, request))
     printed = shlex.join([str(settings.agent_logs / f"{request.name}.log")])
@@ -104,12 +107,12 @@ def agent_command(settings: ClusterSettings, request: AgentRequest) -> list[str]
 
 
 def asked(settings: ClusterSettings) -> str:
-    """Return the place to which agents are submitted, for the message of a refusal."""
+    """Return the partition, account and QOS to which agents are submitted, for the message about a refusal."""
     said = f"partition {settings.partition}"
     said += f", account {settings.account}" if settings.account else ""
     return said + (f", qos {settings.qos}" if settings.qos else "")
 
 
 def utc(at_s: float) -> str:
-    """Return an instant as Slurm reads it, in UTC."""
+    """Return an instant in UTC, in the form that Slurm reads."""
     return datetime.fromtimestamp(math.floor(at_s), UTC).strftime("%Y-%m-%dT%H:%M:%S")

@@ -1,4 +1,4 @@
-"""The choice of the cluster's backend, by the settings."""
+"""The choice of the cluster's backend according to the settings."""
 
 from gleaner.control.settings import Settings
 from gleaner.control.slurm.interface import Cluster

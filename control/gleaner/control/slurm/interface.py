@@ -1,4 +1,4 @@
-"""The cluster's scheduler, reduced to what Gleaner needs of it."""
+"""The cluster's scheduler, reduced to the functions that Gleaner needs."""
 
 import threading
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class ClusterError(Exception):
 
 
 class ClusterRefused(ClusterError):
-    """The scheduler refuses the request, and will refuse it again. Nothing was changed."""
+    """The scheduler refuses the request, and would refuse it again. It has changed nothing."""
 
 
 class ClusterUnavailable(ClusterError):
@@ -32,27 +32,28 @@ class ClusterUnavailable(ClusterError):
 
 @dataclass(frozen=True, slots=True)
 class AgentRequest:
-    """The request for one agent on one whole node. The agent's name is never used again."""
+    """The request for one agent on one whole node. The agent's name is never reused."""
 
     name: str
     end_s: float
-    """The shared end. The scheduler's limit may be up to a minute later, and the agent lowers that limit when it
+    """The shared end. The scheduler's time limit may end up to a minute later, and the agent lowers that limit when it
     starts."""
     latest_start_s: float
-    """The latest useful start."""
+    """The latest time at which a start is still useful."""
     token_file: Path
     exclude: tuple[str, ...] = ()
     """Nodes on which the agent must not start."""
 
 
 class Cluster(Protocol):
-    """A cluster's scheduler. Every method may raise `ClusterUnavailable` or `ClusterError`, and none waits for a start.
+    """A cluster's scheduler. Every method may raise `ClusterUnavailable` or `ClusterError`, and none waits for a job's
+    start.
 
     Only one thread at a time can submit and withdraw. Any thread can read and query at any time.
     """
 
     def read(self, now_s: float) -> Snapshot:
-        """Return the nodes of our partitions and their jobs that have not ended, from one bulk query.
+        """Return the nodes of our partitions and the jobs there that have not ended, from one bulk query.
 
         The result is not cached.
 
@@ -62,21 +63,22 @@ class Cluster(Protocol):
         ...
 
     def read_nodes(self, nodes: Sequence[str], now_s: float) -> Snapshot:
-        """Return those of these nodes that the scheduler knows, and the jobs of all users there.
+        """Return the given nodes that the scheduler knows, and the jobs of all users there.
 
         The result is not cached.
         """
         ...
 
     def read_job(self, job: str) -> SlurmJob | None:
-        """Return the job, of any user, or None if the scheduler does not know it or has forgotten it.
+        """Return the job, whichever user it belongs to, or None if the scheduler does not know it or has forgotten it.
 
         The result is not cached.
         """
         ...
 
     def read_recent(self, nodes: Sequence[str]) -> tuple[SlurmJob, ...]:
-        """Return the jobs of all users that use these nodes, or used them minutes ago. The result is not cached."""
+        """Return the jobs of all users that use these nodes, or used them a few minutes ago. The result is not
+        cached."""
         ...
 
     def check_owners(self, owners: Sequence[str]) -> None:
@@ -90,8 +92,8 @@ class Cluster(Protocol):
     def submit(self, request: AgentRequest, now_s: float) -> SchedulerId:
         """Submit one agent under a name that was never used, and return its id.
 
-        If the answer is lost, the agent is looked up. After any `ClusterError` except `ClusterRefused` the scheduler
-        may have accepted the agent. Raises `ClusterRefused` if it would always refuse.
+        If the answer is lost, the agent is looked up. After any `ClusterError` except `ClusterRefused`, the scheduler
+        may have accepted the agent. Raises `ClusterRefused` if the scheduler would always refuse.
         """
         ...
 
@@ -102,13 +104,13 @@ class Cluster(Protocol):
     def vacate(self, agents: Sequence[str], *, gone_s: float) -> None:
         """Tell these agents (scheduler ids) to save all their work, and let the scheduler end them at `gone_s`.
 
-        This needs only the rights of the agents' user. Raises `ClusterError` if one of them has already ended.
+        This needs no rights beyond those of the agents' user. Raises `ClusterError` if one of them has already ended.
         """
         ...
 
 
 class SnapshotCache:
-    """The last snapshot of a cluster, which the loops of one control program share, so that they need only one query.
+    """The last snapshot of a cluster. The loops of one control program share it, so that they need only one query.
 
     Several threads can use it, and none waits for another thread's query.
     """

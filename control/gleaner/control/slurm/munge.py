@@ -1,8 +1,8 @@
-"""Munge's programs, which prove the identity of a caller with the cluster's own key.
+"""Calls of Munge's programs, which prove the identity of a caller with the cluster's own key.
 
-The caller's node creates the proof, and control's node verifies it. Such a credential contains the Unix user, whom the
-kernel reported to munged, and our payload. The payload is a digest of one request, with a number that is used once.
-Therefore a credential is valid for that request only, and only once.
+The caller's node creates the proof, and control's node verifies it. The proof is a credential, which contains the Unix
+user that the kernel reported to munged, and our payload. The payload is a digest of one request, with a number that is
+used once. Therefore a credential is valid only for that request and only once.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from gleaner.agent.privileged.common import system_programs
 from gleaner.agent.privileged.common.system_programs import ProgramResult
 
 TTL_S = 60
-"""The time for which a credential is valid, by the clocks of the two nodes. Munge refuses older ones."""
+"""The time for which a credential is valid, by the clocks of the two nodes. Munge refuses older credentials."""
 NONCE_BYTES = 16
 _VERSION = "gleaner-1"
 _KEYS = "STATUS,ENCODE_TIME,DECODE_TIME,UID"
@@ -35,7 +35,7 @@ class MungeError(Exception):
 
 
 class MungeAway(MungeError):
-    """Munge does not work here. The caller can try again later, or use a token."""
+    """Munge does not work at present. The caller can try again later, or use a token."""
 
 
 class MungeRefused(MungeError):
@@ -44,7 +44,7 @@ class MungeRefused(MungeError):
 
 @dataclass(frozen=True, slots=True)
 class MungeCredential:
-    """The facts that munge has read from a credential. Both times are in whole seconds since the epoch."""
+    """The contents of a credential that munge has verified. Both times are in whole seconds since the epoch."""
 
     uid: int
     payload: str
@@ -68,7 +68,7 @@ def payload_of(*, method: str, target: str, body_digest: str, nonce: str) -> str
 
 
 def encode(payload: str, *, socket: Path | None, timeout_s: float) -> str:
-    """Return a credential of this process's user with that payload. Raises `MungeAway`."""
+    """Return a credential for this process's user with this payload. Raises `MungeAway`."""
     done = _run(["munge", f"--ttl={TTL_S}", f"--string={payload}"], "", socket=socket, timeout_s=timeout_s)
     if done.status != 0:
         raise MungeAway(_said(done, "munge"))
@@ -76,7 +76,7 @@ def encode(payload: str, *, socket: Path | None, timeout_s: float) -> str:
 
 
 def decode(credential: str, *, socket: Path | None, timeout_s: float) -> MungeCredential:
-    """Return the facts in a credential. munged accepts each credential only once.
+    """Return the contents of a credential. munged accepts each credential only once.
 
     Raises `MungeRefused` or `MungeAway`.
     """
@@ -91,7 +91,7 @@ def decode(credential: str, *, socket: Path | None, timeout_s: float) -> MungeCr
 
 
 def parsed(text: str) -> MungeCredential:
-    r"""Return the facts in the output of `unmunge`: metadata, an empty line, the payload.
+    r"""Return the contents of a credential from the output of `unmunge`: metadata, an empty line, the payload.
 
     Raises `MungeAway` for any other output.
 

@@ -1,4 +1,4 @@
-"""The view of a snapshot for entitlements: the owners' partitions, their jobs, and our agents. Pure.
+"""The part of a snapshot that entitlements use: the owners' partitions, their jobs, and our agents. Pure.
 
 Slurm does not show directly what a waiting job needs, or whether more room would let it start. This module derives
 both.
@@ -19,21 +19,19 @@ _NOT_READY = (
     *_LIMITS, "Dependency", "BeginTime", "JobArrayTaskLimit", "Licenses", "Reservation", "PartitionDown",
     "PartitionInactive", "PartitionTimeLimit",
 )  # fmt: skip
-"""The beginnings of the reasons of jobs that more room would not help. Slurm does not show these reasons for a held
-job."""
+"""If a job's reason begins with one of these, more room would not help it. Slurm does not show them for a held job."""
 _REQUEUE_WAIT_S = 600
 """A begin time at most this far ahead is ignored, because Slurm itself delays a requeued job by two minutes."""
 _BEYOND_AND_OR = frozenset("[]()*:")
 _CLASSES: dict[str, JobClass] = dict(zip(CLASSES, JobClass, strict=True))
-"""By the word for it. Both are in the same order."""
+"""The classes by their names in comments. Both lists are in the same order."""
 
 
 def owners_view(snapshot: Snapshot, partitions: Sequence[str], *, agents: str) -> Snapshot:
     """Return the usable nodes and the jobs of these partitions, and the jobs of the partition `agents`.
 
-    Jobs are in the order of their submission. The view may have no nodes if all of them are down, drained or have
-    unreadable records, because Slurm shows such nodes as well. For an unknown partition Slurm shows no node at all, and
-    then `ClusterError` is raised.
+    Jobs are in the order of their submission. The view has no nodes if all of them are down, drained or have unreadable
+    records. But if Slurm shows no node at all, the partitions are unknown, and `ClusterError` is raised.
     """
     named = frozenset(partitions)
     found = [node for node in snapshot.nodes.values() if node.partitions & named]
@@ -48,9 +46,9 @@ def owners_view(snapshot: Snapshot, partitions: Sequence[str], *, agents: str) -
 
 
 def job_class(job: SlurmJob) -> JobClass:
-    """Return the class that a job's comment declares; non-preemptible unless the comment names another class.
+    """Return the class that a job's comment declares, which is non-preemptible unless the comment names another class.
 
-    A part of a heterogeneous job (`12+0`) is non-preemptible: Slurm requeues only all parts together.
+    A part of a heterogeneous job (`12+0`) is non-preemptible, because Slurm requeues only all parts together.
     """
     if "+" in job.id:
         return JobClass.NON_PREEMPTIBLE
@@ -58,22 +56,23 @@ def job_class(job: SlurmJob) -> JobClass:
 
 
 def is_ready(job: SlurmJob) -> bool:
-    """Return False if a job waits for something other than room: another job, its turn in an array, a limit."""
+    """Return False if a job waits for something other than room, such as another job, its turn in an array, or a
+    limit."""
     return not job.reason.startswith(_NOT_READY) and not job.dependency
 
 
 def is_at_limit(job: SlurmJob) -> bool:
-    """Return True if a job waits at a limit of its owner, which may also block other jobs of its account."""
+    """Return True if a job waits because of a limit of its owner, which may also block other jobs of its account."""
     return job.reason.startswith(_LIMITS)
 
 
 def begins_later(job: SlurmJob, now_s: float) -> bool:
-    """Return True if a job's begin time is still ahead, so that the job must not be released yet."""
+    """Return True if a job's begin time is in the future, so that the job must not be released yet."""
     return job.begins_s is not None and job.begins_s > now_s + (_REQUEUE_WAIT_S if job.restarts else 0)
 
 
 def holdings(job: SlurmJob) -> dict[str, Resources]:
-    """Return a job's resources on each of its nodes, divided evenly, because Slurm shows only their sum.
+    """Return a job's resources on each of its nodes. They are divided evenly, because Slurm shows only their sum.
 
     >>> holdings(SlurmJob(id="7", partitions=("p",), states=frozenset(), nodes=("a", "b"), cpus=7, memory_mib=1001))
     {'a': Resources(cpus=4, memory_mib=501), 'b': Resources(cpus=3, memory_mib=500)}
@@ -86,9 +85,9 @@ def holdings(job: SlurmJob) -> dict[str, Resources]:
 
 
 def wishes(jobs: Iterable[SlurmJob], nodes: Mapping[str, SlurmNode]) -> dict[str, Wish]:
-    """Return the request of each job, for the nodes that are usable.
+    """Return the request of each job, restricted to the usable nodes.
 
-    Thousands of jobs request the same few sets of nodes, so each set is derived once.
+    Thousands of jobs may request the same few sets of nodes, so each set is derived only once.
     """
     lack = cache(partial(lacking, nodes={node.name: node.features for node in nodes.values()}))
 
@@ -115,8 +114,8 @@ def _wish(job: SlurmJob, among: tuple[str, ...] | None, least: Resources | None)
 
     Slurm does not show whether tasks can be on different nodes.
 
-    `among` are the nodes that the job can use, or None for all nodes. `least` is the size of the smallest, if the job
-    takes whole nodes.
+    `among` are the nodes that the job can use, or None for all nodes. `least` is the size of the smallest of them, if
+    the job takes whole nodes.
     """
     if least is not None:
         count = max(job.nodes_at_least, math.ceil(job.cpus / max(1, least.cpus)))
@@ -131,7 +130,7 @@ def _wish(job: SlurmJob, among: tuple[str, ...] | None, least: Resources | None)
 def lacking(constraint: str, nodes: Mapping[str, frozenset[str]]) -> frozenset[str]:
     """Return the nodes that do not satisfy a constraint.
 
-    The result is empty if the constraint is more than a plain "and" or "or".
+    The result is empty if the constraint contains anything more than plain "and" or "or".
 
     >>> some = {"n1": frozenset({"amd"}), "n2": frozenset({"amd", "fast"}), "n3": frozenset()}
     >>> sorted(lacking("amd&fast", some)), sorted(lacking("amd|intel", some)), sorted(lacking("", some))

@@ -1,9 +1,9 @@
 """The queries to `sinfo` and `squeue`, and the parsing of their answers into the records of `snapshot`. Pure.
 
 Users can put any text into a name or a comment, including line ends. Therefore each query chooses a random word that
-ends each field. A line is ignored as a record unless it contains this word exactly once for each field. The fields that
+ends each field. A line counts as a record only if it contains this word exactly once for each field. The fields that
 users can write come last, so a forged record within them comes after the true one. Slurm can also answer in JSON, but
-that is 14 times as long and takes `squeue` 50 times as much time.
+such answers are 14 times as long and take `squeue` 50 times as much time.
 
 The privileged process imports this module, so the module needs only the standard library and `snapshot`.
 """
@@ -26,7 +26,7 @@ Record = Mapping[str, str]
 """The fields of a node or of a job, by Slurm's names."""
 
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
-"""The exceptions that Python raises for a malformed record."""
+"""The exceptions that occur when a malformed record is read."""
 _LONGEST_LINE = 300
 _UNSET = frozenset({"", "(null)", "N/A", "none"})
 """Slurm's words for a field without a value."""
@@ -47,11 +47,11 @@ JOB_FIELDS = (
 _UNITS_MIB = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)([KMGTP]?)", re.ASCII | re.IGNORECASE)
 _NUMBER = re.compile(r"\d{1,15}", re.ASCII)
-"""A whole number. A float represents each of these exactly."""
+"""A whole number, small enough for a float to represent it exactly."""
 
 
 def new_word() -> str:
-    """Return a random word. It does not begin with a digit, because Slurm would read a number as a column's width."""
+    """Return a random word. It does not begin with a digit, because Slurm would read a digit as a column's width."""
     return "x" + secrets.token_hex(8)
 
 
@@ -61,7 +61,7 @@ def ask_nodes_in(word: str, partitions: Sequence[str]) -> tuple[str, ...]:
 
 
 def ask_nodes(word: str, nodes: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the query for all nodes, or for those with these names. Unknown names are skipped."""
+    """Return the query for all nodes, or for those with these names. Slurm skips unknown names."""
     return _ask_nodes(word, "--all", *([f"--nodes={','.join(nodes)}"] if nodes else []))
 
 
@@ -75,7 +75,8 @@ def ask_jobs(word: str, *among: str) -> tuple[str, ...]:
 
 
 def ask_job(word: str, job: str) -> tuple[str, ...]:
-    """Return the query for one job, or for all tasks of an array, even if it ended minutes ago (MinJobAge)."""
+    """Return the query for one job or for all tasks of an array. It also finds a job that ended minutes ago
+    (MinJobAge)."""
     return ask_jobs(word, f"--jobs={job}", "--states=all")
 
 
@@ -86,7 +87,7 @@ def _format(fields: Sequence[str], word: str) -> str:
 def parse_tables(nodes: str, jobs: str, word: str, *, own: int | None = None, read_s: float = 0.0) -> Snapshot:
     """Return the snapshot from the answers of `sinfo` and `squeue`, in which each field ends with `word`.
 
-    `own` is the uid of our user, or None if only our jobs were requested or if it does not matter.
+    `own` is the uid of our user, or None if only our jobs were requested or if their user does not matter.
     """
     rows = (_records(nodes, word, NODE_FIELDS, "sinfo"), _records(jobs, word, JOB_FIELDS, "squeue"))
     return snapshot_of(*rows, own=own, read_s=read_s)
@@ -135,7 +136,7 @@ def _read_each(
 ) -> tuple[list[Read], str]:
     """Return the parsed records, and a line about the unreadable ones, which are left out.
 
-    `name` identifies a record. Raises `ClusterError` if a needed record is unreadable, because an agent that is left
+    `name` identifies a record. Raises `ClusterError` if an unreadable record is needed, because an agent that is left
     out would count as gone.
     """
     found: list[Read] = []

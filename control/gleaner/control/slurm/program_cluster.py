@@ -1,9 +1,9 @@
-"""The cluster by Slurm's command-line programs: sinfo, squeue, sbatch, scancel, scontrol, sacctmgr.
+"""The cluster's backend that calls Slurm's command-line programs: sinfo, squeue, sbatch, scancel, scontrol, sacctmgr.
 
-This module runs programs; `commands` makes what is submitted, and `parse` has the questions for nodes and jobs and
-reads the answers. The programs get the PATH and SLURM_CONF of this program, and nothing else of its environment.
+This module runs the programs. `commands` builds the submission, and `parse` builds the queries for nodes and jobs and
+reads the answers. From this program's environment, the programs receive only PATH and SLURM_CONF.
 
-An agent whose submission was not answered is looked up by its name, which was never used before.
+If a submission is not answered, the agent is looked up by its name, which was never used before.
 """
 
 import os
@@ -33,7 +33,7 @@ _FORGOTTEN = "Invalid job id"
 
 
 class SlurmCluster:
-    """Slurm, asked as the user of this program. `owners`: the owners' partitions, if entitlements are on."""
+    """Slurm, queried as the user of this program. `owners` are the owners' partitions, if entitlements are on."""
 
     def __init__(self, settings: ClusterSettings, logs: Path, owners: Sequence[str] = ()) -> None:
         self._settings = settings
@@ -42,10 +42,10 @@ class SlurmCluster:
         self._next_submit_s = 0.0
 
     def read(self, now_s: float) -> Snapshot:
-        """See `Cluster.read`. Two programs are run, whoever's jobs are read."""
+        """See `Cluster.read`. This runs two programs, whether the jobs of one user or of all users are read."""
         word, partitions = parse.new_word(), [*self._owners, self._settings.partition]
         nodes = self._run(parse.ask_nodes_in(word, partitions))
-        whose = [] if self._owners else ["--me"]  # Slurm has a list of one user's jobs at hand
+        whose = [] if self._owners else ["--me"]  # Slurm keeps a list of each user's jobs
         jobs = self._run(parse.ask_jobs(word, *whose, f"--partition={','.join(partitions)}"))
         return parse.parse_tables(nodes, jobs, word, own=os.getuid() if self._owners else None, read_s=now_s)
 
@@ -56,14 +56,14 @@ class SlurmCluster:
         there = parse.parse_tables(answer, "", word, read_s=now_s)
         for name in () if there.gaps else {*nodes} - {*there.nodes}:
             self._must_be_unknown(name, word)
-        if not there.nodes:  # without a name squeue would answer for every node, and for an unknown name it refuses all
+        if not there.nodes:  # squeue shows all nodes for an empty list, and refuses one with an unknown name
             return there
         found = self._run(parse.ask_jobs(word, f"--nodelist={','.join(there.nodes)}"))
         view = parse.parse_tables(answer, found, word, own=os.getuid(), read_s=now_s)
         return replace(view, jobs=tuple(job for job in view.jobs if not job.is_pending))
 
     def _must_be_unknown(self, name: str, word: str) -> None:
-        """Ask for the jobs of a node that sinfo does not show. Raises `ClusterUnavailable` if Slurm knows the node."""
+        """Raise `ClusterUnavailable` if squeue knows a node that sinfo does not show."""
         with suppress(ClusterRefused):
             self._run(parse.ask_jobs(word, f"--nodelist={name}"))
             raise ClusterUnavailable(f"{name} is in no partition, so sinfo does not show it: put it into one again")
@@ -105,7 +105,7 @@ class SlurmCluster:
                 )
 
     def submit(self, request: AgentRequest, now_s: float) -> SchedulerId:
-        """See `Cluster.submit`. Waits, if needed, to keep to `submits_per_s`."""
+        """See `Cluster.submit`. Waits if `submits_per_s` would be exceeded."""
         self._pace()
         words = commands.submit(self._settings, request, now_s)
         script = commands.script(self._settings, self._logs, request)
@@ -113,7 +113,7 @@ class SlurmCluster:
             return parse.parse_submitted(self._run(words, given=script, submits=True))
         except ClusterRefused as error:
             raise ClusterRefused(f"{error} ({commands.asked(self._settings)})") from error
-        except ClusterError:  # no answer, or none that we can read: Slurm may have accepted it
+        except ClusterError:  # the answer is missing or unreadable, but Slurm may have accepted the agent
             found = self._look_up(request.name)
             if found is None:
                 raise
@@ -138,11 +138,11 @@ class SlurmCluster:
         """See `Cluster.vacate`."""
         for agent in agents:
             self._run(["scontrol", "update", f"JobId={agent}", f"EndTime={commands.utc(gone_s)}"])
-        if agents:  # the warning of an end, see `commands.script`
+        if agents:  # warns them of the end, see `commands.script`
             self._run(["scancel", "--batch", "--signal=USR1", *agents])
 
     def _look_up(self, name: str) -> SchedulerId | None:
-        """Return the id of our job of this name, also if it ended minutes ago (MinJobAge)."""
+        """Return the id of our job with this name, even if it ended minutes ago (MinJobAge)."""
         words = ["squeue", "--me", "--noheader", f"--name={name}", "--states=all", "--format=%i"]
         ids = parse.parse_ids(self._run(words))
         return ids[0] if ids else None

@@ -1,8 +1,8 @@
 """The backend that reads nodes and our agents through PySlurm, and otherwise uses Slurm's programs.
 
-PySlurm is under the GPL and never imported here. Each poll runs a separate process that prints PySlurm's data, because
-a call of PySlurm blocks its interpreter, and because Slurm's library ends its process if it rejects slurm.conf. The
-process gets only PATH and SLURM_CONF from this program's environment.
+PySlurm is under the GPL and never imported here. Each poll runs a separate process that prints PySlurm's data. This is
+necessary because a call of PySlurm blocks its interpreter, and because Slurm's library ends its process if it rejects
+slurm.conf. From this program's environment, the process receives only PATH and SLURM_CONF.
 """
 
 import sys
@@ -19,13 +19,13 @@ _CHILD = Path(__file__).with_name("pyslurm_child.py")
 _COUNTS = ("NumCPUs", "NumTasks", "PriorityLong", "Nice", "restartcnt")
 _NODE = dict.fromkeys(parse.NODE_FIELDS, "") | {"AllocMem": "0"}
 _JOB = dict.fromkeys(parse.JOB_FIELDS, "") | dict.fromkeys(_COUNTS, "0")
-"""The fields that are not read through PySlurm."""
+"""The values of the fields that are not read through PySlurm."""
 
 
 class PySlurmCluster(SlurmCluster):
     """Slurm, queried as the user of this program.
 
-    PySlurm does not show all the required facts about other users' jobs. Therefore the programs are used for all
+    PySlurm does not show everything that is needed about other users' jobs. Therefore Slurm's programs are used for all
     queries if owners' jobs are read. They submit and end agents in any case, because PySlurm cannot request all of a
     node's memory.
     """

@@ -1,7 +1,7 @@
-"""The process that uses PySlurm. It gets a partition, and prints the nodes and our jobs there as JSON.
+"""The process that uses PySlurm. Its argument is a partition, and it prints the nodes and our jobs there as JSON.
 
 This is the only file that imports PySlurm, which is under the GPL. It is run by its path and never imported, and it
-imports only Python's standard library. A failure is one line on stderr and the exit status 1.
+imports only Python's standard library. On a failure, it prints one line to stderr and exits with status 1.
 """
 
 import importlib
@@ -14,7 +14,7 @@ from typing import Any
 def check(pyslurm: Any) -> None:
     """Exit if PySlurm was not built for the cluster's Slurm.
 
-    Slurm changes its structures between releases that differ in the first two numbers.
+    Slurm's structures change between releases whose versions differ in the first two numbers.
     """
     built = "{}.{:02}.{}".format(*pyslurm.slurm_api_version())
     cluster = pyslurm.slurmctld.Config.load().version
@@ -70,12 +70,12 @@ def _name(job: Any) -> str:
 
 
 def main() -> None:
-    """Print one answer."""
+    """Print the answer."""
     # Slurm's library may print. Its lines go to stderr, so that they are never taken for the answer.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     try:
-        # Initialize Slurm's library here and not at the import, so that a failure can be reported.
+        # Initialize Slurm's library here and not during the import, so that a failure can be reported.
         os.environ["PYSLURM_DISABLE_AUTO_INIT"] = "1"
         pyslurm: Any = importlib.import_module("pyslurm")
         del os.environ["PYSLURM_DISABLE_AUTO_INIT"]

@@ -10,10 +10,10 @@ from gleaner.control.slurm.interface import ClusterRefused, ClusterUnavailable
 SUBMIT_ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC"}
 """The environment of sbatch, which reads `--deadline` in its own time zone."""
 ENVIRONMENT = {**SUBMIT_ENVIRONMENT, "SLURM_TIME_FORMAT": "%s"}
-"""The environment of all other programs. sbatch does not get it, because sbatch would pass the time format to the
+"""The environment of all other programs. It is not used for sbatch, because sbatch would pass the time format to the
 agent."""
 NO_ANSWER = "Slurm does not answer"
-"""The beginning of each message that reports a Slurm without an answer."""
+"""The beginning of each message that reports a Slurm that does not answer."""
 _SIGNS_OF_NO_ANSWER = (
     "unable to contact",
     "timed out",
@@ -36,17 +36,18 @@ _SIGNS_OF_NO_ANSWER = (
     "unable to resolve",
     "unable to open slurmdbd",
 )
-"""Words in the messages of Slurm's programs, in lower case, after which a later try may succeed: for example during an
-upgrade, or while the network, munge or slurmdbd is away."""
+"""Words in the messages of Slurm's programs, in lower case, which show that a later try may succeed. For example, an
+upgrade is in progress, or the network, munge or slurmdbd is unavailable."""
 _NO_REASON = "unspecified error"
-"""Slurm's words for an internal failure. They also end a refusal by a site's plug-in, which prints its reason first."""
+"""Slurm's words for an internal failure. A refusal by a site's plug-in also ends with these words, after the plug-in's
+reason."""
 _PREFIX = re.compile(r"^(?:\w+:? )?(?:error|fatal): (?:Batch job submission failed: )?")
 
 
 def run(words: Sequence[str], *, timeout_s: float, given: str = "", submits: bool = False) -> str:
-    """Run a program and return its output. `submits` marks sbatch, see `SUBMIT_ENVIRONMENT`.
+    """Run a program and return its output. `submits` is True for sbatch, see `SUBMIT_ENVIRONMENT`.
 
-    Raises `ClusterUnavailable` if Slurm did not answer, and `ClusterRefused` if it refuses.
+    Raises `ClusterUnavailable` if Slurm does not answer, and `ClusterRefused` if it refuses.
     """
     environment = SUBMIT_ENVIRONMENT if submits else ENVIRONMENT
     program, done = words[0], result(words, environment, timeout_s=timeout_s, given=given)
@@ -85,7 +86,7 @@ def is_no_answer(stderr: str) -> bool:
 def without(stderr: str, words: Sequence[str]) -> str:
     """Return a program's message without the names that were passed to the program.
 
-    Otherwise a name could resemble one of the signs that `is_no_answer` searches for.
+    Otherwise a name could contain one of the words that `is_no_answer` searches for.
 
     >>> without("Node munge1 not found", ["scontrol", "show", "nodes", "n1,munge1"])
     'Node  not found'

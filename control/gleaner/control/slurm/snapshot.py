@@ -1,10 +1,10 @@
-"""Slurm's jobs and nodes at one instant, as Slurm shows them, in one kind of record for all readers.
+"""Slurm's jobs and nodes at one instant, as Slurm shows them, in records that all readers share.
 
-Each policy uses its own reduced view of a snapshot: `agents_view` for provisioning, `owners_view` for entitlements.
-Draining and the Slurm admin service use the records themselves. This module needs only the standard library, because
+Each policy uses its own reduced view of a snapshot, `agents_view` for provisioning and `owners_view` for entitlements.
+The drains and the Slurm admin service use the records themselves. This module needs only the standard library, because
 the privileged process imports it.
 
-Owners and Gleaner write words into comments and reasons. An owner declares a job's class in its Comment. Gleaner's
+Owners and Gleaner write marks into comments and reasons. An owner declares a job's class in its Comment. Gleaner's
 marks are in a job's AdminComment, which only administrators can write, and in the reason of a drained node. slurmctld's
 job_submit.lua and the dead man's switch use the same words.
 """
@@ -47,12 +47,12 @@ _BY_AN_ADMIN = "JobHeldAdmin"
 
 
 class JobPhase(StrEnum):
-    """The phase of a job that Slurm shows. A job that Slurm no longer shows has ended."""
+    """The phase of a job that Slurm still shows. A job that Slurm no longer shows has ended."""
 
     PENDING = "pending"
     RUNNING = "running"
     ENDING = "ending"
-    """The job's processes are being ended, and it still holds its nodes."""
+    """The job's processes are being ended, and the job still holds its nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class SlurmNode:
     name: str
     partitions: frozenset[str]
     states: frozenset[str]
-    """Slurm's words in capitals, each flag as its own word: `IDLE` and `DRAIN`."""
+    """Slurm's words in capitals, with each flag as a separate word, such as `IDLE` and `DRAIN`."""
     state: str = ""
     """The state as Slurm's programs show it to people."""
     cpus: int = 0
@@ -75,7 +75,7 @@ class SlurmNode:
 
     @property
     def is_idle(self) -> bool:
-        """Return True if all of the node is free and usable now, even if Slurm reserves the node for a waiting job."""
+        """Return True if the whole node is free and usable now, even if Slurm reserves the node for a waiting job."""
         return "IDLE" in self.states and self.states <= _HARMLESS
 
     @property
@@ -95,7 +95,7 @@ class SlurmNode:
 
     @property
     def is_startable(self) -> bool:
-        """Return True if Slurm would start jobs here, as it would on a node that is powered down to save energy."""
+        """Return True if Slurm would start jobs here. This includes a node that is powered down to save energy."""
         return self.states <= _STARTABLE and bool(self.states & {"IDLE", *_IN_USE})
 
 
@@ -104,7 +104,8 @@ class SlurmJob:
     """One job, or one task of an array. A field that was not queried has its default value."""
 
     id: str
-    """The id as people write it: 4711, 4711_3 for a task of an array, 4711+0 for a part of a heterogeneous job."""
+    """The id as people write it, such as 4711, 4711_3 for a task of an array, or 4711+0 for a part of a heterogeneous
+    job."""
     partitions: tuple[str, ...]
     """The job's partitions. There can be several only while the job waits."""
     states: frozenset[str]
@@ -125,7 +126,7 @@ class SlurmJob:
     constraint: str = ""
     dependency: str = ""
     priority: int = 0
-    """The job's priority; 0 while the job is held."""
+    """The job's priority, which is 0 while the job is held."""
     nice: int = 0
     reason: str = ""
     comment: str = ""
@@ -146,19 +147,19 @@ class SlurmJob:
 
     @property
     def node(self) -> str | None:
-        """Return the node of a job with one node, such as an agent, or None while it has none."""
+        """Return the node of a job that uses one node, such as an agent, or None while it has none."""
         return self.nodes[0] if self.nodes else None
 
     @property
     def phase(self) -> JobPhase:
         """Return the job's phase.
 
-        A job in an unknown state, perhaps of a newer Slurm, counts as running on its nodes.
+        A job in an unknown state, which a newer Slurm might have, counts as running on its nodes.
         """
         if self.states & _ENDING:
             return JobPhase.ENDING
         waits = self.states & WAITING and "RUNNING" not in self.states
-        return JobPhase.PENDING if waits else JobPhase.RUNNING  # CONFIGURING: it already has its nodes
+        return JobPhase.PENDING if waits else JobPhase.RUNNING  # a job that is CONFIGURING already has its nodes
 
     @property
     def is_held(self) -> bool:
@@ -194,8 +195,8 @@ class SlurmJob:
 def is_held_for_us(job: SlurmJob) -> bool:
     """Return True if a job is held for Gleaner, and not by its owner or an administrator.
 
-    After a requeue any of our marks is enough, because such a job held itself to wait for its turn. Slurm shows
-    `JobHeldUser` both for our holds and for the owner's. Only an administrator's hold has another reason.
+    After a requeue, any of our marks is enough, because such a job held itself to wait for its turn. Slurm shows
+    `JobHeldUser` both for our holds and for the owner's. An administrator's hold has a different reason.
     """
     is_marked = job.admin_comment.startswith(OURS)
     is_released = job.admin_comment.startswith(RELEASED) and job.restarts == 0
@@ -227,10 +228,11 @@ def number_of(job: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Nodes by name, and jobs, as of `read_s` in seconds since the epoch, which is not later than the query.
+    """Nodes by name, and jobs. `read_s` is the time of the snapshot in seconds since the epoch, which is not later than
+    the query.
 
-    `gaps` is a line about the nodes and jobs that are left out because their records are unreadable. It is empty if
-    there are none. Otherwise a node or a job that is missing here may still exist.
+    `gaps` is a line about the nodes and jobs that are left out because their records are unreadable. If it is not
+    empty, a node or a job that is missing here might still exist.
     """
 
     read_s: float
@@ -238,4 +240,4 @@ class Snapshot:
     jobs: tuple[SlurmJob, ...] = ()
     gaps: str = ""
     closed: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The state of each partition that is not up: `down`, `drain` or `inact`."""
+    """The state of each partition that is not up, which is `down`, `drain` or `inact`."""

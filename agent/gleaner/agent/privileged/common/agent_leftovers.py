@@ -1,8 +1,8 @@
-"""Remove what agents have left in folders of the service account: sockets at which nobody waits, and old logs.
+"""Remove what agents have left in folders of the service account, namely sockets with no listener and old logs.
 
-The account owns these folders and is not trusted. Each folder is opened without following a link, and nothing is done
-unless the account owns what was opened. From then on every name is used below the open folder, where the account could
-remove everything itself. So no name and no link of the account's leads root anywhere else.
+The account owns these folders, and root does not trust it. Each folder is opened without following a link, and is left
+alone unless the account owns the opened folder. After that, every name is used relative to the open folder, where the
+account could remove everything itself. So no name and no link that the account creates can lead root anywhere else.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -15,33 +15,33 @@ from ...system import openat
 from . import config
 
 LOG_AGE_S = 7 * 24 * 3600.0
-"""The output of agents is kept for so long, on the node and in the storage."""
+"""The time for which the output of agents is kept, on the node and in the storage."""
 SOCKET_AGE_S = 60.0
-"""A younger socket stays: its name is there a moment before the kernel lists it."""
+"""A younger socket stays, because its name exists a moment before the kernel lists it."""
 _TABLES = ("/proc/1/net/unix", "/proc/self/net/unix")
-"""The kernel's lists of bound sockets, of the node's network and of our own, should we have another."""
+"""The kernel's lists of bound sockets, for the node's network and for our own, in case they differ."""
 
 
 def remove_all(settings: config.Config, now_s: float) -> int:
-    """Remove what agents that are gone have left on this node; return how many files. Raises `OSError`."""
+    """Remove what past agents have left on this node, and return the number of files removed. Raises `OSError`."""
     try:
         sockets = remove_dead_sockets(settings.handshakes, owner_uid=settings.agent_uid, now_s=now_s)
-    finally:  # one folder that cannot be cleaned does not keep the other from it
+    finally:  # an error in one folder does not keep the other from being cleaned
         logs = remove_old_logs(settings.agent_logs, owner_uid=settings.agent_uid, now_s=now_s)
     return sockets + logs
 
 
 def remove_dead_sockets(folder: str, *, owner_uid: int, now_s: float) -> int:
-    """Remove the sockets of a folder that no process holds any more; return how many. Raises `OSError`.
+    """Remove the sockets of a folder that no process holds any more, and return their number. Raises `OSError`.
 
-    Nobody connects to find out: an agent would take that for root's handshake.
+    We do not try to connect, because an agent would take the connection for root's handshake.
     """
     live: set[bytes] = set()
 
     def is_dead(name: str, facts: os.stat_result) -> bool:
         if not stat.S_ISSOCK(facts.st_mode) or facts.st_ctime >= now_s - SOCKET_AGE_S:
             return False
-        if not live:  # read after the folder, and only if there is a reason
+        if not live:  # read after the folder, and only if it is needed
             live.update(_live_sockets())
         return os.fsencode(os.path.join(folder, name)) not in live
 
@@ -49,7 +49,10 @@ def remove_dead_sockets(folder: str, *, owner_uid: int, now_s: float) -> int:
 
 
 def remove_old_logs(folder: str, *, owner_uid: int, now_s: float) -> int:
-    """Remove the logs of a folder to which nobody has written for long; return how many. Raises `OSError`."""
+    """Remove the logs of a folder that have not been written to for a long time, and return their number.
+
+    Raises `OSError`.
+    """
 
     def is_old_log(name: str, facts: os.stat_result) -> bool:
         return name.endswith(".log") and stat.S_ISREG(facts.st_mode) and facts.st_mtime < now_s - LOG_AGE_S
@@ -71,7 +74,7 @@ def _remove_each(folder: str, owner_uid: int, is_leftover: Callable[[str, os.sta
                 if is_leftover(name, os.stat(name, dir_fd=descriptor, follow_symlinks=False)):
                     os.unlink(name, dir_fd=descriptor)
                     removed += 1
-            except FileNotFoundError:  # its agent has just removed it
+            except FileNotFoundError:  # the socket's agent has just removed it
                 continue
     return removed
 

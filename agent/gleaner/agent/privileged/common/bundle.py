@@ -1,12 +1,12 @@
-"""The files that the node helper keeps of one container, and how root's programs find out whether the container runs.
+"""Keep the node helper's files about one container, and tell root's programs whether the container runs.
 
 A bundle is a folder below `CONFIG.bundles` that only root can enter. `container.json` is written last when a bundle is
-made, and the bundle is renamed before it is removed: so a bundle that was half made or half removed when the power
+made, and the bundle is renamed before it is removed. So a bundle that was half made or half removed when the power
 failed does not count.
 
-The container's monitor (`helper/monitor`) holds the bundle's FIFO `alive` open for writing as long as the monitor
-lives. Other programs open the FIFO for reading to find that out. So nobody looks up a process number, which may belong
-to another process by then.
+The container's monitor (`helper/monitor`) holds the bundle's FIFO `alive` open for writing as long as it lives. Other
+programs open the FIFO for reading to find out whether the monitor lives. They do not look up a process number, which
+might belong to another process by then.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -25,7 +25,7 @@ from .disk_usage import DiskUse
 
 _TRASH = ".gone-"
 _ROOM, _ROOM_BYTES = "exit.room", 512
-"""A file that is made while the disk still has room; it becomes `exit.json`."""
+"""A file that is made while the disk still has room, and that becomes `exit.json`."""
 _COUNT_WITHIN_S = 300.0
 _OWN_FILES = {
     "hostname": "gleaner\n",
@@ -71,18 +71,18 @@ class Bundle:
             _write(self.inside("config.json"), json.dumps(oci), 0o600)
             _write(self.inside("container.json"), json.dumps(facts), 0o600)
         except OSError:
-            self.remove()  # else the name could not be used again
+            self.remove()  # otherwise the name could not be used again
             raise
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts that the container was made with. Raises `NoSuch`."""
+        """Return the facts with which the container was made. Raises `NoSuch`."""
         facts = _read(self.inside("container.json"))
         if facts is None:
             raise NoSuch(f"there is no container {self.name}")
         return facts
 
     def owner_uid(self, settings: config.Config) -> int:
-        """Return the uid that may ask for the container, and whose processes are in it. Raises `NoSuch`."""
+        """Return the uid that can ask for the container, and to which its processes belong. Raises `NoSuch`."""
         return owner_uid(settings, self.facts())
 
     def set_label(self, label: str, value: str) -> None:
@@ -92,32 +92,35 @@ class Bundle:
         _write(self.inside("container.json"), json.dumps(about), 0o600)
 
     def exit(self) -> dict[str, Any] | None:
-        """Return how the container ended; None if it has not ended, or if its monitor was killed and nobody knows."""
+        """Return how the container ended, or None if it has not ended or its monitor was killed before that."""
         return _read(self.inside("exit.json"))
 
     def record_exit(self, exit: dict[str, Any]) -> None:
-        """Keep how the container ended, even on a full disk: else a job that is done would be done again."""
+        """Record how the container ended, even on a full disk. Otherwise a job that is done would run again."""
         with open(self.inside(_ROOM), "r+", encoding="ascii") as file:
             file.write(json.dumps(exit))
         os.replace(self.inside(_ROOM), self.inside("exit.json"))
 
     def is_monitored(self) -> bool:
-        """Return True if the monitor lives: the container runs, or its end is about to be recorded."""
+        """Return True if the monitor lives. Then the container runs, or its end is about to be recorded."""
         return self.wait_for_end(None, wait_s=0) is False
 
     def wait_for_end(self, connection: int | None, *, wait_s: float | None = None) -> bool:
-        """Wait until the monitor has gone. Return False if time is up, or the connection's other side has gone."""
+        """Wait until the monitor has ended.
+
+        Return False if the time is up, or if the other side of the connection has closed it.
+        """
         try:
             alive = os.open(self.inside("alive"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             return True
         with openat.closing_fd(alive):
-            # A reader of a FIFO hears of the end of those writers only that it has seen: so read first, then wait.
+            # A reader of a FIFO is told only about the end of writers that it has seen, so read first and then wait.
             with contextlib.suppress(BlockingIOError):
                 os.read(alive, 1)
                 return True
             descriptors = [alive] if connection is None else [alive, connection]
-            ready = select.poll()  # `select` knows no descriptor above 1023
+            ready = select.poll()  # `select` cannot handle descriptors above 1023
             for one in descriptors:
                 ready.register(one, select.POLLIN)
             return alive in dict(ready.poll(None if wait_s is None else wait_s * 1000))
@@ -131,12 +134,12 @@ class Bundle:
 
 
 def mount_place(number: int) -> str:
-    """Return the name, in a bundle, of the folder at which the container's mount of this number is mounted."""
+    """Return the name of the folder in a bundle at which the container's mount with this number is mounted."""
     return f"mount-{number}"
 
 
 def disk_use(*paths: str) -> DiskUse:
-    """Return the room that folders take on the disk: a lower bound if the count takes too long."""
+    """Return the space that folders take on the disk, or a lower bound if the count takes too long."""
     use = DiskUse()
     for path in paths:
         use = use.plus(disk_usage.count_disk_use(path, within_s=_COUNT_WITHIN_S))
@@ -144,26 +147,26 @@ def disk_use(*paths: str) -> DiskUse:
 
 
 def room(settings: config.Config) -> DiskUse:
-    """Return how much containers may still write; less than nothing beyond a limit."""
+    """Return how much containers can still write. The values are negative beyond a limit."""
     use = disk_use(*(one.path for one in all_bundles(settings)))
     return DiskUse(settings.most_container_bytes - use.size_bytes, settings.most_container_files - use.inodes)
 
 
 def owner_uid(settings: config.Config, facts: dict[str, Any]) -> int:
-    """Return the owner of a container with these facts: the service account, unless the container is a user job's."""
+    """Return the owner of a container, which is the service account unless it belongs to a user job."""
     uid: int = facts.get("uid", settings.agent_uid)
     return uid
 
 
 def folder(settings: config.Config) -> str:
-    """Return the folder of all bundles, which only root can enter. Make it if it is not there."""
+    """Return the folder of all bundles, which only root can enter. Make it if it does not exist."""
     path = os.path.join(settings.bundles, "containers")
     os.makedirs(path, mode=0o700, exist_ok=True)
     return path
 
 
 def check_place(settings: config.Config) -> None:
-    """Make the place for bundles, and check that only root can look into it or put another in its place.
+    """Make the folder for bundles, and check that only root can look into it or replace it.
 
     Raises `Misconfigured`.
     """
@@ -180,17 +183,17 @@ def check_place(settings: config.Config) -> None:
 
 
 def temporary_folder(settings: config.Config) -> tempfile.TemporaryDirectory[str]:
-    """Return a folder for the time of one call. If the call is killed, `sweep` removes the folder."""
+    """Return a folder that exists for the time of one call. If the call is killed, `sweep` removes the folder."""
     return tempfile.TemporaryDirectory(prefix=_TRASH, dir=folder(settings))
 
 
 def all_bundles(settings: config.Config) -> list[Bundle]:
-    """Return every container, ended ones too."""
+    """Return every container, including those that have ended."""
     return [one for one, _ in with_facts(settings)]
 
 
 def with_facts(settings: config.Config) -> list[tuple[Bundle, dict[str, Any]]]:
-    """Return every container with its facts. A container that is being removed is there with its facts, or left out."""
+    """Return every container with its facts. A container that is being removed is either complete or absent."""
     names = sorted(os.listdir(folder(settings)))
     bundles = [Bundle(settings, name) for name in names if not name.startswith(".")]
     with_facts = [(one, _read(one.inside("container.json"))) for one in bundles]
@@ -198,7 +201,10 @@ def with_facts(settings: config.Config) -> list[tuple[Bundle, dict[str, Any]]]:
 
 
 def sweep(settings: config.Config) -> None:
-    """Remove what was half made or half removed when this program, or the node, went down. Only for the start."""
+    """Remove bundles that were half made or half removed when this program, or the node, went down.
+
+    Call this only at the start.
+    """
     for name in os.listdir(folder(settings)):
         container = Bundle(settings, name)
         if name.startswith(_TRASH):
@@ -211,7 +217,7 @@ def _read(path: str) -> dict[str, Any] | None:
     try:
         with open(path, encoding="utf-8") as file:
             content: dict[str, Any] = json.load(file)
-    except (FileNotFoundError, ValueError):  # a node that lost its power may have left it empty
+    except (FileNotFoundError, ValueError):  # a power failure on the node can leave the file empty
         return None
     return content
 

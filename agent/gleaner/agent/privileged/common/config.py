@@ -1,4 +1,4 @@
-"""The privileged side's settings: one JSON file that only root may write.
+"""The settings of the privileged side, from one JSON file that only root can write.
 
 {"agent_uid": 4200, "runc": "/usr/sbin/runc", "handshakes": "/run/gleaner-agent", "own": "/run/gleaner-root",
  "criu": "/usr/sbin/criu", "bundles": "/var/lib/gleaner-root"}
@@ -19,54 +19,57 @@ _LEAST_KEY_BYTES = 32
 
 
 class Misconfigured(Exception):
-    """The settings are missing or wrong, or somebody else than root could have written them."""
+    """The settings are missing or wrong, or an account other than root could have written them."""
 
 
 class Config(NamedTuple):
     """The settings, checked."""
 
     agent_uid: int
-    """The service account that agents run as: the helper and the shim listen to no other."""
+    """The service account that agents run as. The helper and the shim listen to no other account."""
     runc: str = "/usr/sbin/runc"
     handshakes: str = "/run/gleaner-agent"
-    """The one folder in which agents wait for root, each at a socket of its own; the agents' account owns it."""
+    """The one folder in which agents wait for root, each at its own socket. The agents' account owns it."""
     agent_logs: str = "/var/lib/gleaner/work"
-    """The folder for what agents print, as `agent_logs` in control's settings says; the agents' account owns it."""
+    """The folder for the output of agents, as in `agent_logs` of control's settings. The agents' account owns it."""
     own: str = "/run/gleaner-root"
-    """A folder that only root can enter, for files that live no longer than a boot."""
+    """A folder that only root can enter, for files that are needed only until the next boot."""
     criu: str = "/usr/sbin/criu"
-    """CRIU itself, or a wrapper of the site's around it."""
+    """CRIU itself, or the site's wrapper around it."""
     library: str = "/usr/local/lib/gleaner"
     """The folder in which these programs are installed."""
     bundles: str = "/var/lib/gleaner-root"
-    """The node helper's bundles and written layers; only root can enter it."""
+    """The folder of the node helper's bundles and written layers, which only root can enter."""
     cgroup_parent: str = "/gleaner"
-    """The cgroup in which the node helper's containers live."""
+    """The cgroup that contains the node helper's containers."""
     shim: str = "/usr/local/sbin/gleaner-runc"
     """The OCI runtime shim, which the node helper calls as an engine would."""
     helper_socket: str = "/run/gleaner-helper.sock"
     """The socket at which the node helper listens for agents."""
     user_jobs_key: str = ""
-    """A file of root's with at least 32 random bytes, the same on every node. If it is set, the node helper also serves
-    the owners of Slurm jobs that run here (`glean run`), and seals their checkpoints with this key."""
+    """A file that belongs to root, with at least 32 random bytes that are the same on every node.
+
+    If it is set, the node helper also serves the owners of Slurm jobs that run here (`glean run`), and seals their
+    checkpoints with this key.
+    """
     users_work: str = "/var/lib/gleaner-users"
-    """The folder on the node's own disk with the user jobs' folders, where their programs wait for root."""
+    """The folder on the node's own disk that contains the user jobs' folders, where their programs wait for root."""
     scontrol: str = "/usr/bin/scontrol"
-    """Slurm's program that tells to whom a job belongs."""
+    """Slurm's program that tells us to whom a job belongs."""
     node_name: str = ""
     """This node's name in Slurm, if it is not the short host name."""
     mounts: tuple[str, ...] = ()
-    """The folders of this node that jobs may mount, read-only, each at its own path (`mount_folders`)."""
+    """The folders of this node that jobs can mount, read-only and each at its own path (`mount_folders`)."""
     most_image_bytes: int = 64 * 2**30
-    """The most bytes of container images that the node helper keeps."""
+    """The largest total size of the container images that the node helper keeps."""
     most_container_bytes: int = 64 * 2**30
-    """The most bytes that containers may have written, all together."""
+    """The largest total size of the files that all containers have written."""
     most_container_files: int = 2**21
-    """The most files and folders that containers may have written, all together."""
+    """The largest total number of files and folders that all containers have written."""
 
     @property
     def own_paths(self) -> list[str]:
-        """The paths of ours that no job may see."""
+        """Our own paths, which no job is allowed to see."""
         own = [self.handshakes, self.agent_logs, self.own, self.bundles, self.users_work]
         return own + [one for one in (self.helper_socket, self.user_jobs_key) if one]
 
@@ -77,7 +80,7 @@ class Config(NamedTuple):
 
 
 def load(path: str = CONFIG_FILE) -> Config:
-    """Return the settings. Raises `Misconfigured` with one line that says what to do."""
+    """Return the settings. Raises `Misconfigured` with one line that explains what to do."""
     try:
         content = _read_root_file(path, 0o022, "nobody else's to write: chown root, chmod 644")
         values: dict[str, Any] = untrusted.json_of(content)
@@ -109,7 +112,7 @@ def load(path: str = CONFIG_FILE) -> Config:
 
 
 def _check_mounts(settings: Config, path: str) -> None:
-    """Check that jobs may mount such folders. Raises `Misconfigured`."""
+    """Check that jobs can be allowed to mount these folders. Raises `Misconfigured`."""
     for folder in settings.mounts:
         if why := mount_folders.fault(folder):
             raise Misconfigured(f"{path}: mounts: {folder[:255]!r} {why}")
@@ -130,7 +133,7 @@ def key(settings: Config) -> bytes:
 
 
 def _read_root_file(path: str, forbidden: int, rule: str) -> bytes:
-    """Return the content of a file of root's whose mode has none of the forbidden bits."""
+    """Return the content of a file that belongs to root and whose mode has none of the forbidden bits."""
     with open(path, "rb") as file:
         facts = os.fstat(file.fileno())
         if facts.st_uid != 0 or facts.st_mode & forbidden:

@@ -1,8 +1,8 @@
 """Run a function in a child process that has none of root's rights.
 
-A user's file is read so: whatever it does to the code that reads it, the child has an account of its own without any
-capability, sees one folder and no other, has no network, starts no program, and has limits of time and of bytes. It
-says its answer through a pipe.
+A user's file is read in this way, because it might attack the code that reads it. The child has its own account without
+any capability, sees only one folder, has no network, starts no program, and has limits of time and of bytes. It sends
+its answer through a pipe.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -19,24 +19,24 @@ from ...system import openat, untrusted
 from . import linux
 
 ACCOUNT = 2_000_000_000
-"""A uid and gid that nobody has: systemd, user namespaces and directories of accounts keep away from it."""
+"""A uid and gid that no account has. systemd, user namespaces and account directories never use it."""
 _GOOD, _BAD = b"+", b"-"
 _LONGEST_ERROR = 2000
 _MOST_FILES = 64
 
 
 class Failure(Exception):
-    """The function raised an error, or the child was ended; one line."""
+    """The function raised an error, or the child was ended. The message is one line."""
 
 
 def call(
     function: Callable[[], bytes], *, folder: int, source: int, within_s: int, most_bytes: int, longest: int
 ) -> bytes:
-    """Return what the function returns. `folder` and `source` are the only descriptors that it has.
+    """Return what the function returns. `folder` and `source` are the only descriptors that the function has.
 
-    The child may write files of at most `most_bytes` each, into the folder alone, which must be `ACCOUNT`'s. Nothing of
-    the child is left at the end. A caller that is not root has no rights to give up; the limits hold for it, too.
-    Raises `Failure`.
+    The child can write files of at most `most_bytes` each, and only into the folder, which must belong to `ACCOUNT`. At
+    the end, nothing of the child remains. A caller that is not root has no rights to give up, but the limits apply to
+    it as well. Raises `Failure`.
     """
     hear, say = os.pipe()
     child = os.fork()
@@ -47,7 +47,7 @@ def call(
         with openat.closing_fd(hear):
             answer = _read(hear, longest, time.monotonic() + within_s)
     finally:
-        os.kill(child, signal.SIGKILL)  # it is not waited for yet, so the number is still its own
+        os.kill(child, signal.SIGKILL)  # the child has not been waited for yet, so the number still belongs to it
         os.waitpid(child, 0)
     if not answer.startswith(_GOOD):
         line = " ".join(untrusted.text_of(answer[1:]).split())
@@ -56,7 +56,7 @@ def call(
 
 
 def _read(pipe: int, longest: int, until_s: float) -> bytes:
-    """Return all that comes; nothing if it comes too late or is too long."""
+    """Return all bytes that arrive, or none if they arrive too late or are too many."""
     content = b""
     ready = select.poll()
     ready.register(pipe, select.POLLIN)
@@ -96,7 +96,7 @@ def _become(
 
 
 def _give_up_rights(folder: int, needed: tuple[int, ...]) -> None:
-    """Leave only the folder and the needed descriptors to this process, and take all other rights from it."""
+    """Leave this process only the folder and the needed descriptors, and remove all its other rights."""
     linux.own_namespaces()
     os.fchdir(folder)
     os.chroot(".")

@@ -1,8 +1,8 @@
-"""Count what a folder takes on the disk, in bounded time and memory, whatever happens in the folder meanwhile.
+"""Count what a folder takes on the disk, in bounded time and memory, even while the folder changes.
 
-Every step starts at an open folder and follows no link; only folders are opened. The count stops as soon as it has
-passed its limits, so that a folder with very many files costs no more than one that is just too large. A folder that is
-renamed or moved during the count makes the count a lower bound.
+Every step starts at an open folder and follows no link, and only folders are opened. The count stops as soon as it has
+passed its limits, so a folder with very many files costs no more than one that is just too large. If a folder is
+renamed or moved during the count, the result is a lower bound.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ...system import openat
 
 _MOST_OPEN = 200
-"""The most folders on the way that are held open; those above them are opened again from below."""
+"""The maximum number of folders on the way that are held open. Those above them are opened again from below."""
 _LOOK_EVERY = 256
 BLOCK_BYTES = 512
 _OPEN_TO_OWNER = stat.S_IRUSR | stat.S_IXUSR
@@ -24,7 +24,7 @@ MOST_INODES = 10_000_000
 
 
 class DiskUse(NamedTuple):
-    """The room that was counted: all that the folder takes if `is_whole`, else a lower bound."""
+    """The counted space, which is all that the folder takes if `is_whole`, and otherwise a lower bound."""
 
     size_bytes: int = 0
     inodes: int = 0
@@ -38,10 +38,10 @@ class DiskUse(NamedTuple):
 def count_disk_use(
     folder: str, *, within_s: float, most_bytes: int | None = None, most_inodes: int = MOST_INODES, own: bool = False
 ) -> DiskUse:
-    """Count the folder and all that is in it. Return zeros if there is no such folder.
+    """Count the folder and everything in it. Return zeros if there is no such folder.
 
-    A file with several names counts once; holes do not count, nor does what is mounted there. With `own`, a folder of
-    one's own whose mode keeps even its owner out is opened for the time of the count.
+    A file with several names counts once. Holes in files and mounted file systems do not count. With `own`, a folder of
+    our own whose mode locks out even its owner is opened for the time of the count.
     """
     try:
         top = os.lstat(folder)
@@ -64,7 +64,7 @@ class _Level:
     def __init__(self, folder: int, mode: int | None) -> None:
         self.folder: int | None = folder
         self.mode = mode
-        """The folder's own mode, if that was changed for the count."""
+        """The folder's original mode, if the mode was changed for the count."""
         self.facts = os.fstat(folder)
         self.waiting: list[tuple[str, int]] = []
         """The folders in this one that have not been entered: names and inodes."""
@@ -80,7 +80,7 @@ class _Count:
         self._most_bytes, self._most_inodes, self._end_s, self._own = most_bytes, most_inodes, end_s, own
 
     def goes_on(self) -> bool:
-        """Return True if there is time, and anything left to find out."""
+        """Return True if there is time left and no limit has been passed."""
         is_over = self.inodes > self._most_inodes or (
             self._most_bytes is not None and self.size_bytes > self._most_bytes
         )
@@ -101,7 +101,7 @@ class _Count:
             self.leave()
 
     def enter(self, parent: int | None, name: str) -> bool:
-        """Open a folder and count what is in it. Return False if there is no folder of this name by now."""
+        """Open a folder and count its entries. Return False if there is no longer a folder of this name."""
         try:
             level = self._open(parent, name)
         except (FileNotFoundError, NotADirectoryError):
@@ -153,7 +153,7 @@ class _Count:
         self.size_bytes += BLOCK_BYTES * facts.st_blocks
 
     def leave(self) -> None:
-        """Close the folder, with its own mode. Open the one above again, unless this one was moved away from it."""
+        """Close the folder and restore its mode. Open the folder above again, unless this one has moved."""
         level = self.levels.pop()
         if level.folder is None:
             return
@@ -161,13 +161,13 @@ class _Count:
             self.levels[-1].folder = _above(level.folder, self.levels[-1].facts)
         if level.mode is not None:
             with suppress(OSError):
-                if stat.S_IMODE(os.fstat(level.folder).st_mode) == level.mode | _OPEN_TO_OWNER:  # nobody has changed it
+                if stat.S_IMODE(os.fstat(level.folder).st_mode) == level.mode | _OPEN_TO_OWNER:  # unchanged by others
                     os.fchmod(level.folder, level.mode)
         os.close(level.folder)
 
 
 def _holds(folder: int, inode: int) -> bool:
-    """Return True if something in the folder has this inode, or if that cannot be told."""
+    """Return True if an entry of the folder has this inode, or if the folder cannot be read."""
     try:
         with os.scandir(folder) as entries:
             return any(entry.inode() == inode for entry in entries)
@@ -176,7 +176,7 @@ def _holds(folder: int, inode: int) -> bool:
 
 
 def _above(folder: int, expected: os.stat_result) -> int | None:
-    """Return the folder above, opened; None if that is not the expected one by now."""
+    """Return a descriptor of the folder above, or None if that is no longer the expected one."""
     try:
         parent = os.open("..", openat.FOLDER, dir_fd=folder)
     except OSError:

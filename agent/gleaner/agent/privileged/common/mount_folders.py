@@ -1,8 +1,8 @@
-"""The folders of a node that jobs may mount, read-only: a software tree, calibration data.
+"""Check the folders of a node that jobs can mount read-only, such as a software tree or calibration data.
 
-Root's settings name them (`config.Config.mounts`), and nothing else can be mounted: a job asks for one of these paths,
-letter by letter. Only root can change what such a path leads to (`system.listed_folders`). The folder at its end may be
-anybody's.
+Root's settings list them (`config.Config.mounts`), and nothing else can be mounted. A job must write one of these paths
+exactly as it is listed. Only root can change what such a path leads to (`system.listed_folders`). The folder at the end
+of the path can belong to any account.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -15,15 +15,15 @@ from ...system.listed_folders import FolderRefused, open_listed
 from . import system_programs
 
 MOST = 16
-"""The most folders that one job mounts."""
+"""The maximum number of folders that one job can mount."""
 _PATH = re.compile(r"(/[A-Za-z0-9._+@-]+)+\Z")
 _LONGEST = 255
-_OF_CONTAINER = ("/job", "/inputs", "/proc", "/sys", "/dev", "/etc", "/tmp")  # noqa: S108 - CRIU has its own there
+_OF_CONTAINER = ("/job", "/inputs", "/proc", "/sys", "/dev", "/etc", "/tmp")  # noqa: S108 - CRIU has its own /tmp
 _ANSWER_WITHIN_S = 10.0
 
 
 def fault(path: str) -> str:
-    """Return why no folder of this path can be mounted; "" if one can. Pure.
+    """Return why no folder of this path can be mounted, or "" if one can. Pure.
 
     >>> fault("/cvmfs/atlas.cern.ch"), fault("/data/../etc"), fault("/job/data")
     ('', 'must be a full path without . and .. in it', "is in the way of /job, which is the container's own")
@@ -39,7 +39,7 @@ def fault(path: str) -> str:
 
 
 def fault_of_list(paths: list[str]) -> str:
-    """Return why these folders cannot be mounted together in one container; "" if they can. Pure.
+    """Return why these folders cannot be mounted together in one container, or "" if they can. Pure.
 
     >>> fault_of_list(["/data", "/data/calib"])
     '/data/calib is in /data: name one of the two'
@@ -59,7 +59,9 @@ def fault_of_list(paths: list[str]) -> str:
 
 
 def conflict(paths: Sequence[str], own: Sequence[str]) -> str:
-    """Return one line about the first of these paths that shows, or hides, one of Gleaner's own; "" if none does. Pure.
+    """Return one line about the first path that shows or hides one of Gleaner's own, or "" if there is no such path.
+
+    Pure.
 
     >>> conflict(["/cvmfs", "/var/lib"], ["/var/lib/gleaner/work"])
     "/var/lib is in the way of /var/lib/gleaner/work, which is Gleaner's own"
@@ -72,14 +74,14 @@ def conflict(paths: Sequence[str], own: Sequence[str]) -> str:
 
 
 def is_in(path: str, folder: str) -> bool:
-    """Return True if a path is that of the folder, or of something in it. Pure."""
+    """Return True if a path is that of the folder, or of an entry below it. Pure."""
     return path == folder or path.startswith(f"{folder}/")
 
 
 def check(path: str, own: Sequence[str] = ()) -> None:
     """Check that a folder can be mounted now, and is not in the way of `own`. Raises `FolderRefused`.
 
-    A file system that does not answer keeps a process of its own waiting, and us only for a while.
+    If a file system does not answer, it blocks only a child process, and we stop waiting after a while.
     """
     try:
         is_there = system_programs.run(["test", "-d", f"{path}/."], within_s=_ANSWER_WITHIN_S).status == 0

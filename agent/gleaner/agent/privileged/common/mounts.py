@@ -1,4 +1,4 @@
-"""Mounted file systems, and how folders are removed below which something may be mounted."""
+"""Read the mounted file systems, and remove folders even if something is mounted below them."""
 
 from __future__ import annotations  # the node may have Python 3.9
 
@@ -17,17 +17,18 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 class Mount(NamedTuple):
-    """A mounted file system, as the kernel's table has it (proc(5), mountinfo)."""
+    """A mounted file system, as in the kernel's table (proc(5), mountinfo)."""
 
     place: str
     kind: str
-    options: str  # of the file system, separated by commas
+    options: str  # the options of the file system, separated by commas
 
 
 def remove_tree(path: str) -> bool:
-    """Remove a folder of root's in which others could write: a container's layer, an unpacked container image.
+    """Remove a folder that root owns and others could write to, such as a container's layer or an unpacked image.
 
-    Return True if it is gone. What cannot be removed stays, and so does what is mounted in it, like a job's folder.
+    Return True if it no longer exists. Entries that cannot be removed stay, and so do mounted folders in it, such as a
+    job's folder.
     """
     try:
         unmount_below(path)
@@ -42,7 +43,7 @@ def remove_tree(path: str) -> bool:
 
 
 def unmount_below(path: str) -> None:
-    """Unmount all that is mounted below a path: CRIU leaves the machine's cgroups mounted there when it is killed."""
+    """Unmount everything below a path. CRIU leaves the machine's cgroups mounted there when it is killed."""
     for place in sorted((place for place in mount_points("self") if place.startswith(f"{path}/")), reverse=True):
         subprocess.run(["umount", "-l", place], check=False, timeout=_UNMOUNT_WITHIN_S)
 
@@ -57,21 +58,21 @@ def mount_id(descriptor: int) -> int:
 
 
 def mount_points(process: int | str) -> list[str]:
-    """Return the paths at which something is mounted, as a process sees them, in the order of mounting."""
+    """Return the paths of all mount points, as a process sees them, in the order of mounting."""
     return [mount.place for mount in parse(table(process))]
 
 
 def mount_options(place: str, kind: str) -> dict[str, str]:
-    """Return the options of the file system of this kind that is mounted at a path; none if none is (proc(5))."""
+    """Return the options of the file system of this kind that is mounted at a path, or nothing (proc(5))."""
     at_place = [mount for mount in parse(table()) if mount.place == place]
-    if not at_place or at_place[-1].kind != kind:  # the last one hides those before it
+    if not at_place or at_place[-1].kind != kind:  # the last one hides the earlier ones
         return {}
     words = at_place[-1].options.split(",")
     return {name: _plain(value) for name, _, value in (word.partition("=") for word in words)}
 
 
 def table(process: int | str = "self") -> str:
-    """Return the kernel's table of mounts, as a process sees them."""
+    """Return the kernel's table of mounts, as a process sees it."""
     with open(f"/proc/{process}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         return file.read()
 
@@ -86,5 +87,5 @@ def parse(mountinfo: str) -> Iterator[Mount]:
 
 
 def _plain(path: str) -> str:
-    """Return a path as it is; mountinfo writes its blanks as octal numbers."""
+    """Return a path with its blanks, which mountinfo writes as octal numbers."""
     return _OCTAL.sub(lambda octal: chr(int(octal.group(1), 8)), path)

@@ -1,4 +1,4 @@
-"""The node's processes: what the kernel tells of them, and their end; and the cgroups of containers, version 1 or 2."""
+"""Read what the kernel reports about processes, end them, and handle containers' cgroups of version 1 or 2."""
 
 from __future__ import annotations  # the node may have Python 3.9
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ROUNDS = 10
-"""The most looks at a cgroup that others are moved out of: one of them may start another one meanwhile."""
+"""The maximum number of passes over a cgroup that is being emptied. Its processes can start others between passes."""
 
 
 def kill_with_descendants(pid: int) -> None:
-    """Kill a process and all that it has started."""
+    """Kill a process and all its descendants."""
     _send({pid}, signal.SIGSTOP)
     kill_descendants(pid)
     _send({pid}, signal.SIGKILL)
 
 
 def kill_descendants(pid: int) -> None:
-    """Kill all that a process has started, whatever sessions and namespaces they are in by now.
+    """Kill all descendants of a process, whatever sessions and namespaces they are in by now.
 
-    The descendants are stopped first, until no more are found: else one of them could start another between the look
-    and its own end. They are looked for again after they are killed: a look may miss a process whose parent ends in the
-    middle of it.
+    They are stopped first, until no more are found. Otherwise one of them could start another process before it is
+    killed itself. They are searched for again after the kill, because a search can miss a process whose parent ends
+    during the search.
     """
     killed: set[int] = set()
     while not (pids := _stop_descendants(pid)) <= killed:
@@ -46,12 +46,12 @@ def _stop_descendants(pid: int) -> set[int]:
 
 
 def family(pid: int) -> list[int]:
-    """Return the pids of a process and of all below it. None is missed while none of them runs."""
+    """Return the pids of a process and of all its descendants. The list is complete if all of them are stopped."""
     children: dict[int, list[int]] = {}
     for one, _, parent in all_processes():
         children.setdefault(parent, []).append(one)
     pids = [pid]
-    for one in pids:  # the list grows meanwhile
+    for one in pids:  # the list grows during the loop
         pids += children.get(one, [])
     return pids
 
@@ -63,7 +63,7 @@ def status(path: str) -> dict[str, list[str]]:
 
 
 def all_processes() -> Iterator[tuple[int, str, int]]:
-    """Yield the number, the state and the parent of each process that can be seen from here."""
+    """Yield the number, the state and the parent of each process that is visible from here."""
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError), open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
@@ -78,10 +78,10 @@ def _send(pids: set[int], number: signal.Signals) -> None:
 
 
 def cgroups_made_by_runc(state_folder: str) -> dict[str, str]:
-    """Return the container's cgroup folder for each controller, as runc has made them; "" is that of version 2.
+    """Return the container's cgroup folder for each controller, as runc has made them, with "" for version 2.
 
-    `state_folder` is the folder in which runc keeps its facts about the container. Return nothing if these are not what
-    runc writes.
+    `state_folder` is the folder in which runc keeps its data about the container. Return nothing if the data do not
+    have runc's format.
     """
     try:
         folders: dict[str, Any] = _facts_of_runc(state_folder)["cgroup_paths"]
@@ -91,7 +91,7 @@ def cgroups_made_by_runc(state_folder: str) -> dict[str, str]:
 
 
 def first_process(state_folder: str) -> int:
-    """Return the pid of a container's first process, as runc has it in its folder; 0 if it is not there."""
+    """Return the pid of a container's first process from runc's folder, or 0 if it is not there."""
     try:
         return int(_facts_of_runc(state_folder)["init_process_pid"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -104,9 +104,9 @@ def _facts_of_runc(state_folder: str) -> Any:
 
 
 def move_others(folder: str, controller: str, *, staying: list[int], beside: int) -> None:
-    """Move the processes in a cgroup that do not stay into the cgroup of the process `beside`. Raises `OSError`.
+    """Move all processes in a cgroup, except the `staying` ones, into the cgroup of the process `beside`.
 
-    `folder` is that of the controller ("" for version 2).
+    Raises `OSError`. `folder` is the cgroup's folder for the controller ("" for version 2).
     """
     for _ in range(_ROUNDS):
         others = [pid for pid in _members(folder) if pid not in staying]
@@ -123,7 +123,10 @@ def move_others(folder: str, controller: str, *, staying: list[int], beside: int
 
 
 def kill_members(folder: str) -> bool:
-    """Kill all processes in a cgroup; return True if there were any. Raises `OSError` if the cgroup has gone."""
+    """Kill all processes in a cgroup, and return True if there were any.
+
+    Raises `OSError` if the cgroup no longer exists.
+    """
     members = set(_members(folder))
     _send(members, signal.SIGKILL)
     return bool(members)
@@ -145,7 +148,7 @@ def cgroup_path(pid: int, controller: str) -> str:
 
 
 def cgroup_counters(folder: str | None, file: str) -> dict[str, int]:
-    """Return the names and numbers in a cgroup's file; nothing if the file is not there."""
+    """Return the names and numbers in a cgroup's file, or nothing if the file does not exist."""
     try:
         with open(os.path.join(folder or "/nowhere", file), encoding="ascii") as content:
             return {words[0]: int(words[1]) for words in map(str.split, content) if len(words) == 2}

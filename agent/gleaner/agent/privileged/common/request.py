@@ -1,8 +1,8 @@
-"""Check, field by field, what an agent or a user within a user job may ask of the node helper. Pure.
+"""Check, field by field, what an agent, or a user within a user job, asks of the node helper.
 
-Nothing here touches the system. Every field is a plain value of one type, within limits, and unknown fields are
-refused. No field is a path of the caller's choice: a container has a plain name, a container image its own name or
-digest, a folder is a descriptor, and a mount must be one of those that root's settings name.
+The module is pure and never touches the system. Every field is a plain value of one type, within limits, and unknown
+fields are refused. No field is a path of the caller's choice. A container has a plain name, a container image has its
+own name or digest, a folder is a descriptor, and a mount must be one of those in root's settings.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -25,18 +25,18 @@ _MOST_TEXTS = 4096
 _MOST_CPUS = 4096
 _MOST_MEMORY_MIB = 2**26
 _LEAST_MEMORY_MIB = 6
-"""The memory that runc itself needs to begin."""
+"""The memory that runc itself needs to start."""
 LABEL_END = "org.gleaner.end-s"
-"""The label that says when the container's agent has to be gone, in seconds since the epoch."""
+"""The label with the time by which the container's agent must have ended, in seconds since the epoch."""
 SIGNALS = ("KILL", "TERM", "INT", "HUP", "QUIT", "USR1", "USR2")
 
 
 class Refused(Exception):
-    """The request is not one that the helper grants; one line that names the field."""
+    """The helper does not grant the request. The message is one line that names the field."""
 
 
 class Spec(NamedTuple):
-    """One container, as the agent wants it."""
+    """One container, as the agent requests it."""
 
     name: str
     image: str
@@ -46,15 +46,15 @@ class Spec(NamedTuple):
     memory_mib: int
     labels: dict[str, str]
     restore: bool
-    """True if the process comes from a checkpoint and does not begin anew."""
+    """True if the process is restored from a checkpoint instead of started."""
     inputs: bool
-    """True if the container has a folder of inputs, which comes with `run`."""
+    """True if the container has a folder of inputs, which is passed with `run`."""
     mounts: list[str]
-    """The folders of the node that it sees, each at its own path."""
+    """The node's folders that the container sees, each at its own path."""
 
 
 def check_fields(message: Message, **rules: Callable[[Any], bool]) -> Message:
-    """Return the message without `do`, if it has exactly these fields and each passes its function. Raises `Refused`.
+    """Return the message without `do` if it has exactly these fields and each field passes its check. Raises `Refused`.
 
     >>> check_fields({"do": "wait", "name": "gleaner-7-1"}, name=is_name)
     {'name': 'gleaner-7-1'}
@@ -69,7 +69,7 @@ def check_fields(message: Message, **rules: Callable[[Any], bool]) -> Message:
 
 
 def spec(message: Message) -> Spec:
-    """Return the container that a `create` asks for. Raises `Refused`."""
+    """Return the container that a `create` request describes. Raises `Refused`."""
     return Spec(
         **check_fields(
             message,
@@ -88,7 +88,7 @@ def spec(message: Message) -> Spec:
 
 
 def end_s(labels: Mapping[str, str]) -> int | None:
-    """Return the time when a container's agent has to be gone, by its labels; None if they do not say it.
+    """Return the time by which a container's agent must have ended, or None if the labels do not contain it.
 
     >>> end_s({LABEL_END: "100"}), end_s({LABEL_END: "100.5"}), end_s({LABEL_END: "soon"}), end_s({})
     (100, 100, None, None)
@@ -98,12 +98,12 @@ def end_s(labels: Mapping[str, str]) -> int | None:
 
 
 def is_name(value: Any) -> bool:
-    """Return True for a container's name: one plain word, one step below any folder, and a cgroup of its own."""
+    """Return True for a container's name. It is one plain word that can name a folder and a cgroup."""
     return isinstance(value, str) and bool(_NAME.match(value)) and ".." not in value
 
 
 def is_image(value: Any) -> bool:
-    """Return True for a container image's name, as people write it, or its id."""
+    """Return True for a container image's name, as users write it, or its id."""
     return isinstance(value, str) and bool(_IMAGE.match(value))
 
 
@@ -126,7 +126,7 @@ def _within(least: int, most: int) -> Callable[[Any], bool]:
 
 
 def is_text(value: Any) -> bool:
-    """Return True for a text that can be an argument of a program."""
+    """Return True for a text that can be a program's argument."""
     if not isinstance(value, str) or "\0" in value:
         return False
     try:

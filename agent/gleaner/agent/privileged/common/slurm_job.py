@@ -1,10 +1,11 @@
-"""Ask Slurm about one job and check the answer field by field; and let a job's owner lower its end or requeue it.
+"""Ask Slurm about one job, check the answer field by field, and let a job's owner lower its end or requeue it.
 
-The answer is JSON: in the text of `scontrol show job`, a user's own words (a job's name, say) stand between the fields
-and could be taken for some. An answer that is not as it should be is an error, never a guess.
+The answer is read as JSON, because the text of `scontrol show job` mixes the users' own words (such as a job's name)
+with the fields, and the words could be mistaken for fields. An unexpected answer is an error, and its meaning is never
+guessed.
 
-Root's programs only ask (`Slurm`). What changes a job (`JobHandle`) runs with the rights of the job's owner, as Slurm
-demands.
+Root's programs only ask Slurm (`Slurm`). `JobHandle`, which changes a job, runs with the rights of the job's owner, as
+Slurm demands.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -26,12 +27,12 @@ _TRIES = 3
 USUAL_KILL_WAIT_S = 30.0
 """Slurm's default."""
 CACHED_FOR_S = 3.0
-"""The time for which an answer of Slurm's serves further requests."""
+"""The time for which an answer from Slurm is used for further requests."""
 _MOST_CACHED = 4096
 
 
 class Unknown(Exception):
-    """Slurm does not answer, or answers in a way that is not understood here; one line."""
+    """Slurm does not answer, or its answer is not understood here. The message is one line."""
 
 
 class NoJob(Unknown):
@@ -39,7 +40,7 @@ class NoJob(Unknown):
 
 
 class NotRequeued(Exception):
-    """Slurm does not requeue the job; one line."""
+    """Slurm does not requeue the job. The message is one line."""
 
 
 class Share(NamedTuple):
@@ -50,7 +51,7 @@ class Share(NamedTuple):
 
 
 class SlurmJobRecord(NamedTuple):
-    """One job, as Slurm has it now."""
+    """One job, as Slurm reports it now."""
 
     id: str
     uid: int
@@ -62,8 +63,11 @@ class SlurmJobRecord(NamedTuple):
     may_requeue: bool
     """True for a batch job whose owner has not forbidden a requeue."""
     is_preempted: bool
-    """True once Slurm has decided to preempt it. Slurm ends it when the grace time is over, or at the job's own end if
-    that is earlier: then only this field tells."""
+    """True once Slurm has decided to preempt the job.
+
+    Slurm ends the job when the grace time is over, or at the job's own end if that is earlier. In the second case, only
+    this field shows that the job was preempted.
+    """
 
     @property
     def is_running(self) -> bool:
@@ -72,9 +76,9 @@ class SlurmJobRecord(NamedTuple):
 
     @property
     def memory_mib(self) -> int | None:
-        """The memory that the job has on all its nodes; None if Slurm does not count memory.
+        """The memory that the job has on all its nodes, or None if Slurm does not count memory.
 
-        Slurm's environment does not say it: `--mem=0`, the whole node's, sets no variable.
+        Slurm's environment does not contain it, because `--mem=0` (the whole node's memory) sets no variable.
         """
         return sum(part.memory_mib or 0 for part in self.nodes.values()) or None
 
@@ -115,7 +119,7 @@ def _share(part: dict[str, Any]) -> Share:
 
 
 def _number(value: Any) -> int | None:
-    """Return one of Slurm's numbers; None if Slurm says that it is not set, is infinite, or is 0."""
+    """Return one of Slurm's numbers, or None if it is marked as not set or infinite, or is 0."""
     return _whole(value["number"]) or None if value["set"] and not value["infinite"] else None
 
 
@@ -126,7 +130,7 @@ def _whole(value: Any) -> int:
 
 
 def parse_kill_wait_s(text: str) -> float | None:
-    """Return the KillWait in the output of `scontrol show config`, in seconds; None if there is none.
+    """Return the KillWait in the output of `scontrol show config`, in seconds, or None if it is not there.
 
     >>> parse_kill_wait_s("KillWait                = 30 sec")
     30.0
@@ -146,7 +150,7 @@ class Slurm:
         self._cache: dict[str, tuple[float, SlurmJobRecord]] = {}
 
     def job(self, number: str, *, anew: bool = False) -> SlurmJobRecord:
-        """Return one job; with `anew`, as it is at a moment after this call. Raises `NoJob` or `Unknown`."""
+        """Return one job. With `anew`, the state is from a moment after this call. Raises `NoJob` or `Unknown`."""
         if not is_number(number):
             raise NoJob(f"{number[:40]!r} is no number of a Slurm job")
         question_s = time.monotonic()
@@ -158,7 +162,7 @@ class Slurm:
         with self._lock:
             if len(self._cache) >= _MOST_CACHED:
                 self._cache.clear()
-            self._cache[number] = question_s, answer  # the answer may be as old as the question
+            self._cache[number] = question_s, answer  # the answer can be as old as the question
         return answer
 
     def _show(self, number: str) -> str:
@@ -171,31 +175,31 @@ class Slurm:
 
 
 class JobHandle:
-    """A job of our own account: its owner may lower its end and requeue it. Every answer of Slurm's is a new one."""
+    """A job of our own account. Its owner can lower its end and requeue it. No answer from Slurm is cached."""
 
     def __init__(self, number: str, *, timeout_s: float = _TIMEOUT_S) -> None:
         self.number = number
         self._slurm = Slurm("scontrol", cached_for_s=0, timeout_s=timeout_s)
 
     def must_look(self) -> SlurmJobRecord:
-        """Return the job as Slurm has it now. Raises `Unknown`."""
+        """Return the job as Slurm reports it now. Raises `Unknown`."""
         return self._slurm.job(self.number)
 
     def look(self) -> SlurmJobRecord | None:
-        """Return the job as Slurm has it now; None if Slurm does not answer."""
+        """Return the job as Slurm reports it now, or None if Slurm does not answer."""
         try:
             return self.must_look()
         except Unknown:
             return None
 
     def lower_end(self, new_end_s: float) -> SlurmJobRecord:
-        """Have Slurm end the job at `new_end_s`, to the second, unless it ends earlier anyway; return the job then.
+        """Have Slurm end the job at `new_end_s`, to the second, unless it ends earlier, and return the updated job.
 
-        Slurm takes limits in whole minutes, but the owner of a running job may lower its EndTime (scontrol(1)). Slurm's
-        clock and the node's agree, as munge demands. The end is said in UTC: in a time zone an hour may come twice, and
-        an end that has passed ends the job at once. Slurm is asked once, and once more only after a change: all agents
-        of a round start at about the same time. The end is a later one if Slurm does not lower it. Raises `Unknown` if
-        Slurm does not tell the job.
+        Slurm takes limits in whole minutes, but the owner of a running job is allowed to lower its EndTime
+        (scontrol(1)). Slurm's clock and the node's agree, as munge demands. The end is given in UTC. In a local time
+        zone an hour can occur twice, and an end in the past would end the job immediately. Slurm is asked once, and
+        once more only after a change, because all agents of a round start at about the same time. If Slurm does not
+        lower the end, the returned job keeps its later end. Raises `Unknown` if Slurm does not report the job.
         """
         job = self.must_look()
         if job.end_s is None or job.end_s <= new_end_s:
@@ -211,9 +215,10 @@ class JobHandle:
         return job
 
     def requeue(self, *, held: bool, within_s: float) -> None:
-        """Have Slurm end the job now and start it later; if `held`, when somebody releases it. Raises `NotRequeued`.
+        """Have Slurm end the job now and start it again later or, if `held`, once someone releases it.
 
-        Slurm ends our own processes soon after. If the controller is away, it is asked again for `within_s`.
+        Raises `NotRequeued`. Slurm ends our own processes soon after. If Slurm's controller does not answer, it is
+        asked repeatedly for `within_s`.
         """
         give_up_s = time.monotonic() + within_s
         while True:
@@ -227,7 +232,7 @@ class JobHandle:
 
 
 def account_jobs() -> frozenset[str] | None:
-    """Return the numbers of all of our account's jobs that Slurm still knows; None if Slurm does not answer."""
+    """Return the numbers of all our account's jobs that Slurm still knows, or None if Slurm does not answer."""
     try:
         return frozenset(_output(["squeue", "--me", "--noheader", "--states=all", "--format=%A"], _TIMEOUT_S).split())
     except Unknown:
@@ -235,7 +240,7 @@ def account_jobs() -> frozenset[str] | None:
 
 
 def kill_wait_s() -> float:
-    """Return the seconds that Slurm waits between SIGTERM and SIGKILL; Slurm's default if Slurm does not say."""
+    """Return the seconds between Slurm's SIGTERM and SIGKILL, or the default if Slurm does not report them."""
     try:
         wait_s = parse_kill_wait_s(_output(["scontrol", "show", "config"], _TIMEOUT_S))
     except Unknown:
@@ -244,7 +249,7 @@ def kill_wait_s() -> float:
 
 
 def _output(words: list[str], within_s: float, environment: dict[str, str] | None = None) -> str:
-    """Return what a program of Slurm's prints. Raises `Unknown` with its reason."""
+    """Return the output of one of Slurm's programs. Raises `Unknown` with the program's reason."""
     try:
         result = system_programs.run(words, within_s=within_s, folder="/", environment=environment)
     except OSError as error:

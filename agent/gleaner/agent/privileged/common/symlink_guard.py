@@ -1,10 +1,11 @@
-"""Take all symbolic links out of CRIU's way while it restores a user job.
+"""Remove all symbolic links that CRIU could follow while it restores a user job.
 
-CRIU opens the paths that its images name, as root, and makes some of the files anew, partly in the node's own mount
-namespace. If the user has put a link in the place of a folder since the save, the link would lead CRIU to any file of
-the node. The kernel gave the paths, so there was no link on any of them: a restore needs none. So before CRIU begins,
-all links are taken out of the job's folder, and of the layer that is put back; they are back before the processes go
-on. Meanwhile the folders are root's, so that the user can put nothing there, whatever descriptors the user holds open.
+CRIU opens, as root, the paths that are named in its images, and recreates some of the files, partly in the node's own
+mount namespace. If the user has replaced a folder with a link since the save, the link could lead CRIU to any file of
+the node. The paths came from the kernel, so they contained no links, and a restore needs none. So before CRIU starts,
+all links are removed from the job's folder and from the layer that is put back. They are put back before the processes
+continue. In that time the folders belong to root, so the user can put nothing there, whatever descriptors the user
+holds open.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -23,25 +24,29 @@ _ACL = "system.posix_acl_access"
 _MOST = 1_000_000
 
 FolderRecord = dict[str, Any]
-"""The facts taken from one folder, as JSON: `at`, the folder; `folders` and `links`, with all that is put back."""
+"""The changes to one folder, as JSON.
+
+`at` is the folder, and `folders` and `links` contain everything that is put back.
+"""
 
 
 class Foreign(Exception):
-    """There is something in the folder that no job of the user's can have made; one line."""
+    """The folder contains something that no job of the user can have made. The message is one line."""
 
 
 def freeze(place: str, uid: int, *, disk: str) -> FolderRecord:
-    """Take the links out of a user's folder, and the folder from its user. When it raises `Foreign`, all is as before.
+    """Remove the links from a user's folder, and take the folder away from its user.
 
-    `disk` is a folder of root's, on whose file system the whole folder must lie. A file system that a user mounts
-    could claim anything about its files, their owners and its links, even after all of them have been checked.
+    When `Foreign` is raised, everything is as before. `disk` is a folder that belongs to root, and the user's folder
+    must be on the same file system. A file system that a user mounts could claim anything about its files, their owners
+    and its links, even after all of them have been checked.
     """
     record: FolderRecord = {"at": place, "folders": [], "links": []}
     with openat.closing_fd(os.open(place, openat.FOLDER)) as top:
         try:
             on, waiting = (os.lstat(disk).st_dev, mounts.mount_id(top)), [""]
             while waiting:
-                # Every folder on the way is root's by now, and was checked to be a real folder.
+                # Every folder on the way belongs to root by now, and was checked to be a real folder.
                 waiting += _freeze_folder(top, waiting.pop(), record, uid=uid, on=on)
         except (OSError, Foreign) as error:
             thaw(record)
@@ -52,7 +57,7 @@ def freeze(place: str, uid: int, *, disk: str) -> FolderRecord:
 
 
 def _freeze_folder(top: int, path: str, record: FolderRecord, *, uid: int, on: tuple[int, int]) -> list[str]:
-    """Make one folder root's, and take its links out. Return the folders in it."""
+    """Make root the owner of one folder, and remove its links. Return its subfolders."""
     with openat.closing_fd(os.open(path or ".", openat.FOLDER, dir_fd=top)) as folder:
         facts = os.fstat(folder)
         if mounts.mount_id(folder) != on[1]:
@@ -78,7 +83,10 @@ def _freeze_folder(top: int, path: str, record: FolderRecord, *, uid: int, on: t
 
 
 def _mode_for_root_alone(folder: int, facts: os.stat_result) -> int:
-    """Return a folder's mode in which only root, its owner now, can write. The rest stays, for CRIU compares it."""
+    """Return a folder's mode changed so that only its owner, now root, can write in it.
+
+    The other bits stay, because CRIU compares them.
+    """
     forbidden = 0o022 if _ACL in os.listxattr(folder) else 0o002
     return stat.S_IMODE(facts.st_mode) & ~forbidden
 
@@ -99,10 +107,10 @@ def _about_mount(path: str) -> str:
 
 
 def thaw(record: FolderRecord) -> None:
-    """Put all links, owners, modes and times back as they were."""
+    """Restore all links, owners, modes and times."""
     with openat.closing_fd(os.open(record["at"], openat.FOLDER)) as top:
         for path, target, uid, gid in record["links"]:
-            with suppress(OSError, ValueError):  # a folder has its name, its own folder has gone, or its name is none
+            with suppress(OSError, ValueError):  # the place is taken or gone, or the name is invalid
                 _link(top, path, target, uid=uid, gid=gid)
         for path, uid, gid, mode, times in reversed(record["folders"]):
             with openat.closing_fd(os.open(path or ".", openat.FOLDER, dir_fd=top)) as folder:
@@ -112,7 +120,7 @@ def thaw(record: FolderRecord) -> None:
 
 
 def _link(top: int, path: str, target: str, *, uid: int, gid: int) -> None:
-    """Make one link, in the place of any file."""
+    """Make one link, replacing any file of that name."""
     *above, name = path.split("/")
     with openat.walk(top, above) as at:
         with suppress(FileNotFoundError):
@@ -122,13 +130,13 @@ def _link(top: int, path: str, target: str, *, uid: int, gid: int) -> None:
 
 
 def write_records(own: str, *record: FolderRecord) -> None:
-    """Record what was taken, in a folder of root's, for the program that puts it back."""
+    """Record the changes in a folder that belongs to root, for the program that undoes them."""
     with open(os.path.join(own, _FILE), "w", encoding="utf-8") as file:
         json.dump(record, file)
 
 
 def put_back(own: str) -> None:
-    """Put back what is recorded there, once."""
+    """Undo the recorded changes, once."""
     if has_records(own):
         for record in read_records(own):
             thaw(record)
@@ -136,12 +144,12 @@ def put_back(own: str) -> None:
 
 
 def has_records(own: str) -> bool:
-    """Return True if something is recorded there."""
+    """Return True if changes are recorded there."""
     return os.path.exists(os.path.join(own, _FILE))
 
 
 def read_records(own: str) -> list[FolderRecord]:
-    """Return what is recorded there. Raises `FileNotFoundError`."""
+    """Return the changes that are recorded there. Raises `FileNotFoundError`."""
     with open(os.path.join(own, _FILE), encoding="utf-8") as file:
         records: list[FolderRecord] = json.load(file)
     return records

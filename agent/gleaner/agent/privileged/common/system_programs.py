@@ -1,9 +1,10 @@
-"""Run the system's programs, and read what they print, whatever bytes that is.
+"""Run the system's programs, and read their output, whatever bytes it has.
 
-What a program prints may come from anybody: Slurm shows the comments and names of all users as they were given.
+Any user can influence what a program prints. For example, Slurm shows the comments and names of all users as they were
+given.
 
-Standard library only: root's programs, the Slurm admin service, the agent and control all run programs through this
-module.
+It uses only the standard library, because root's programs, the Slurm admin service, the agent and control all run
+programs through this module.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -18,7 +19,7 @@ from ...system.untrusted import text_of
 
 
 def version_of_criu(program: str, *, within_s: float) -> str:
-    """Return CRIU's version; "" if the program cannot be run, or does not say it."""
+    """Return CRIU's version, or "" if the program cannot be run or does not print it."""
     try:
         lines = run([program, "--version"], within_s=within_s).stdout.splitlines()
     except OSError:
@@ -27,7 +28,7 @@ def version_of_criu(program: str, *, within_s: float) -> str:
 
 
 class ProgramResult(NamedTuple):
-    """A program that has ended: its exit status, and what it has printed."""
+    """The result of a program that has ended: its exit status and its output."""
 
     status: int
     stdout: str
@@ -43,10 +44,10 @@ def run(
     folder: str | None = None,
     pass_fds: Sequence[int] = (),
 ) -> ProgramResult:
-    """Run a program to its end. `stdin` is its standard input; `pass_fds` are descriptors that it inherits.
+    """Run a program to its end. `stdin` is its standard input, and `pass_fds` are descriptors that it inherits.
 
-    In what it prints, NUL and what is no UTF-8 are replaced (`text_of`). Raises `TimeoutError` if the program takes
-    longer than `within_s`, and any other `OSError` if it cannot be run: a word with NUL is no argument of a program.
+    In its output, NUL and bytes that are not UTF-8 are replaced (`text_of`). Raises `TimeoutError` if the program takes
+    longer than `within_s`, and any other `OSError` if it cannot be run, for example because an argument contains NUL.
     """
     try:
         result = subprocess.run(

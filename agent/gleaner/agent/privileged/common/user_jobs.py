@@ -1,6 +1,6 @@
-"""The containers that an ordinary user may have: one for each Slurm job of that user's that runs on this node now.
+"""Manage the containers that an ordinary user can have, one for each of that user's Slurm jobs that runs on this node.
 
-The helper alone decides such a container's name, its owner, the place of its folder, and the time when it has to be
+Only the helper decides such a container's name, its owner, the place of its folder, and the time by which it must be
 gone.
 """
 
@@ -28,9 +28,9 @@ LABEL_SLURM_JOB = "org.gleaner.slurm-job"
 _NAME = re.compile(r"own-([1-9][0-9]{0,9})-([1-9][0-9]{0,9})\Z")
 _TRASH = ".gone-"
 _NO_END_S = 86_400
-"""A job that has no end is looked at again after this long."""
+"""A job that has no end is checked again after this long."""
 WRONG_S = 1.0
-"""A user who asks for a job that cannot be had waits so long, and so do all other requests of that user's."""
+"""The delay for a user who asks for an unavailable job, and for all other requests of that user."""
 
 
 class Owner(NamedTuple):
@@ -41,7 +41,7 @@ class Owner(NamedTuple):
 
     @classmethod
     def of(cls, uid: int) -> Owner:
-        """Return the owner with this uid. Raises `Refused` if it is no account on this node."""
+        """Return the owner with this uid. Raises `Refused` if this node has no such account."""
         try:
             return cls(uid, pwd.getpwuid(uid).pw_gid)
         except KeyError:
@@ -49,7 +49,7 @@ class Owner(NamedTuple):
 
 
 def name_of(uid: int, job: str) -> str:
-    """Return the name of the one container that this user may have for this job.
+    """Return the name of the one container that this user can have for this job.
 
     >>> name_of(4301, "66"), job_of("own-4301-66", 4301), job_of("own-4301-66", 4302)
     ('own-4301-66', '66', None)
@@ -58,7 +58,7 @@ def name_of(uid: int, job: str) -> str:
 
 
 def job_of(name: str, uid: int | None = None) -> str | None:
-    """Return the Slurm job of a container of that name; None if it is no user job's, or not this user's."""
+    """Return the Slurm job of a container of that name, or None if the name is not a user job's, or not this user's."""
     match = _NAME.match(name)
     if match is None or (uid is not None and int(match.group(1)) != uid):
         return None
@@ -66,7 +66,7 @@ def job_of(name: str, uid: int | None = None) -> str | None:
 
 
 def owner(uid: int) -> Owner:
-    """Return an ordinary user. Raises `Refused` for any other."""
+    """Return an ordinary user. Raises `Refused` for root."""
     owner = Owner.of(uid)
     if 0 in owner:
         raise Refused("root's jobs are not run here")
@@ -74,7 +74,7 @@ def owner(uid: int) -> Owner:
 
 
 def share(job: SlurmJobRecord, *, uid: int, node: str) -> Share:
-    """Return the part of this node that the job has. Raises `Refused` unless it is the user's and runs here."""
+    """Return the part of this node that the job has. Raises `Refused` unless the job is the user's and runs here."""
     if job.uid != uid:
         raise Refused(f"job {job.id} is not yours")
     if not job.is_running:
@@ -85,7 +85,7 @@ def share(job: SlurmJobRecord, *, uid: int, node: str) -> Share:
 
 
 def check_spec(spec: Spec, job: SlurmJobRecord, *, owner: Owner, node: str, now_s: float) -> Spec:
-    """Return the container as it may be, with the helper's own labels. Raises `Refused`."""
+    """Return the specification that is allowed for the container, with the helper's own labels. Raises `Refused`."""
     if spec.name != name_of(owner.uid, job.id):
         raise Refused(f"the container of job {job.id} is called {name_of(owner.uid, job.id)}")
     if spec.inputs:
@@ -108,7 +108,7 @@ def labels(job: SlurmJobRecord, now_s: float) -> dict[str, str]:
 
 
 def end_s(job: SlurmJobRecord, now_s: float) -> int:
-    """Return the time when to check again if the job's container may stay."""
+    """Return the time at which to check again whether the job's container is allowed to stay."""
     return int(now_s) + _NO_END_S if job.end_s is None else job.end_s
 
 
@@ -118,7 +118,10 @@ def node_name(settings: config.Config) -> str:
 
 
 class Places:
-    """A limit on the requests of users that are answered at once: of one user, and of all. Safe for threads."""
+    """A limit on the user requests that are answered at the same time, for one user and for all users.
+
+    Safe for threads.
+    """
 
     def __init__(self, *, of_one: int, of_all: int) -> None:
         self._of_one, self._of_all = of_one, of_all
@@ -126,7 +129,7 @@ class Places:
         self._in_use: dict[int, int] = {}
 
     def take(self, uid: int) -> bool:
-        """Take a place. Return False if none is left."""
+        """Take a place. Return False if there is no free place."""
         with self._lock:
             mine = self._in_use.get(uid, 0)
             if mine >= self._of_one or sum(self._in_use.values()) >= self._of_all:
@@ -135,7 +138,7 @@ class Places:
             return True
 
     def release(self, uid: int) -> None:
-        """Make a place free again."""
+        """Free a place again."""
         with self._lock:
             self._in_use[uid] -= 1
             if not self._in_use[uid]:
@@ -143,7 +146,7 @@ class Places:
 
 
 class UserJobs:
-    """The user's side of the helper, on this node."""
+    """The part of the helper on this node that serves users."""
 
     def __init__(self, settings: config.Config, slurm: Slurm) -> None:
         self._settings = settings
@@ -151,21 +154,21 @@ class UserJobs:
         self._turns: dict[int, threading.Lock] = {}
 
     def set_up(self) -> None:
-        """Make the folder in which each user can enter their own part, and remove what was left there.
+        """Make the folder in which each user can enter their own part, and remove leftovers from it.
 
-        Raises `config.Misconfigured` if the folder is not root's.
+        Raises `config.Misconfigured` if the folder does not belong to root.
         """
         path = self._settings.users_work
         os.makedirs(path, mode=0o711, exist_ok=True)
         facts = os.lstat(path)
         if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != 0:
             raise config.Misconfigured(f"{path} must be a folder of root's")
-        os.chmod(path, 0o711)  # noqa: S103 - what is in it is each user's alone
+        os.chmod(path, 0o711)  # noqa: S103 - each entry can be read only by its user
         for name in self.folders_without_container():
             self.remove_folder(name)
 
     def admit(self, owner: Owner, number: str) -> dict[str, Any]:
-        """Return the job's part of the node, and the places of its folder and its handshakes. Raises `Refused`."""
+        """Return the job's part of the node, and the paths of its folder and its handshakes. Raises `Refused`."""
         with self._turn_of(owner.uid):
             has = share(self._slurm.job(number), uid=owner.uid, node=node_name(self._settings))
         name = name_of(owner.uid, number)
@@ -182,7 +185,7 @@ class UserJobs:
         }
 
     def spec(self, owner: Owner, spec: Spec) -> Spec:
-        """Return a container of the user's as it may be. Raises `Refused`."""
+        """Return the specification that is allowed for a user's container. Raises `Refused`."""
         number = job_of(spec.name, owner.uid)
         if number is None:
             raise Refused("'name' is not that of a container of yours")
@@ -192,7 +195,7 @@ class UserJobs:
 
     @contextmanager
     def _turn_of(self, uid: int) -> Generator[None, None, None]:
-        """Ask Slurm one thing at a time for each user, so that nobody waits for another user's requests."""
+        """Ask Slurm one thing at a time for each user, so that no user waits for another user's requests."""
         with self._turns.setdefault(uid, threading.Lock()):
             try:
                 yield
@@ -203,31 +206,31 @@ class UserJobs:
     def must_run(self, owner: Owner, name: str, *, anew: bool = False) -> None:
         """Check that the container's job still runs here.
 
-        Raises `Refused` or `NoJob` if it does not, and `Unknown` if Slurm is away.
+        Raises `Refused` or `NoJob` if it does not, and `Unknown` if Slurm does not answer.
         """
         with self._turn_of(owner.uid):
             job = self._slurm.job(job_of(name, owner.uid) or "", anew=anew)
             share(job, uid=owner.uid, node=node_name(self._settings))
 
     def goes_on(self, container: Bundle) -> bool:
-        """Return True if the container's job runs, or if Slurm does not say."""
+        """Return True if the container's job runs, or if Slurm does not answer."""
         try:
             return self.still_runs(container.facts()) is not None
         except Unknown:
             return True
 
     def end_s(self, container: Bundle) -> float:
-        """Return the time when a save of the container is given up: the job's end in Slurm, or a day from now."""
+        """Return the time when a save of the container is given up: its job's end, or a day from now."""
         about = container.facts()
         try:
             with self._turn_of(about["uid"]):
                 job = self._slurm.job(about["labels"][LABEL_SLURM_JOB])
             return end_s(job, time.time())
-        except Exception:  # whatever the error is, the save comes first
+        except Exception:  # whatever the error is, the save is more important
             return time.time() + _NO_END_S
 
     def still_runs(self, about: dict[str, Any]) -> int | None:
-        """Return the job's end, which may have been moved; None if the job has ended. Raises `Unknown`."""
+        """Return the job's end, which might have been moved, or None if the job has ended. Raises `Unknown`."""
         try:
             job = self._slurm.job(about["labels"][LABEL_SLURM_JOB])
         except NoJob:
@@ -236,11 +239,14 @@ class UserJobs:
         return end_s(job, time.time()) if is_here else None
 
     def folder(self, name: str) -> str:
-        """Return a container's folder beside its bundle: it is root's, and two folders in it are the owner's."""
+        """Return a container's folder outside its bundle.
+
+        The folder belongs to root, and two folders in it belong to the owner.
+        """
         return os.path.join(self._settings.users_work, name)
 
     def unmounted_folder(self, name: str) -> str:
-        """Return that folder after all that its owner has mounted there is unmounted: nothing hides below a mount."""
+        """Return that folder after unmounting all that its owner mounted there, so that no file is hidden."""
         mounts.unmount_below(self.folder(name))
         return self.folder(name)
 
@@ -251,20 +257,20 @@ class UserJobs:
     def folders_without_container(self) -> list[str]:
         """Return the folders that have no container.
 
-        Their jobs have not got that far, or the container was removed, or the folder was not removed whole.
+        Either their jobs have no container yet, or the container was removed, or the folder was not removed completely.
         """
         at = bundle.folder(self._settings)
         return [name for name in os.listdir(self._settings.users_work) if not os.path.exists(os.path.join(at, name))]
 
     def remove_folder(self, name: str) -> None:
-        """Remove a container's folder, if it is there. If its user prevents that, it is tried again at another time."""
+        """Remove a container's folder, if it exists. If its user prevents the removal, it is tried again later."""
         trash = tempfile.mkdtemp(prefix=_TRASH, dir=self._settings.users_work)
         with suppress(FileNotFoundError):
             os.rename(self.folder(name), os.path.join(trash, "folder"))
         mounts.remove_tree(trash)
 
     def remove_forgotten(self) -> None:
-        """Remove folders without a container, of jobs that do not run here any more. Raises `Unknown`."""
+        """Remove folders that have no container and whose jobs no longer run here. Raises `Unknown`."""
         for name in self.folders_without_container():
             number = job_of(name)
             uid = None if number is None else int(name.split("-")[1])
@@ -274,9 +280,10 @@ class UserJobs:
 
     @contextmanager
     def open_folder(self, name: str) -> Generator[int, None, None]:
-        """Yield a descriptor of the job's folder. The owner cannot change what lies beside it: that is root's.
+        """Yield a descriptor of the job's folder. The owner cannot change the folders beside it, which belong to root.
 
-        Raises `Refused` if the owner has mounted something on the folder, whose daemon could tell root anything.
+        Raises `Refused` if the owner has mounted something on the folder, because the mount's daemon could tell root
+        anything.
         """
         flags = os.O_PATH | openat.FOLDER
         try:
@@ -289,19 +296,19 @@ class UserJobs:
             yield descriptor
 
     def clear(self, number: str) -> None:
-        """Remove, after a job's end, its folders that have no container."""
+        """Remove those folders of a finished job that have no container."""
         for name in self.folders_without_container():
             if job_of(name) == number:
                 self.remove_folder(name)
 
 
 def handshakes(settings: config.Config, name: str) -> str:
-    """Return the folder in which the program of such a container waits for root."""
+    """Return the folder in which the container's program waits for root."""
     return os.path.join(settings.users_work, name, "handshakes")
 
 
 def make_theirs(path: str, owner: Owner) -> None:
-    """Make a folder that only the user can enter, in one of root's."""
+    """Make a folder that only the user can enter, inside one that belongs to root."""
     os.makedirs(path, mode=0o700, exist_ok=True)
     with openat.closing_fd(os.open(path, openat.FOLDER)) as folder:
         os.fchown(folder, owner.uid, owner.gid)

@@ -1,4 +1,4 @@
-"""Put pages into another process's memory where they are missing (userfaultfd(2), ioctl_userfaultfd(2))."""
+"""Fill pages that are missing in another process's memory (userfaultfd(2), ioctl_userfaultfd(2))."""
 
 from __future__ import annotations  # the node may have Python 3.9
 
@@ -14,19 +14,19 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def reports(content: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """Yield what was read from a userfaultfd: the kind of each report, and three numbers.
+    """Yield each report that was read from a userfaultfd, as its kind and three numbers.
 
-    Of a `FAULT` the second number is the address; of a `FORK` the first is the child's descriptor. `MOVE` has the old
-    address, the new one and the length; `REMOVE` and `UNMAP` have a start and an end.
+    For a `FAULT`, the second number is the address. For a `FORK`, the first one is the child's descriptor. `MOVE` has
+    the old address, the new one and the length, whereas `REMOVE` and `UNMAP` have a start and an end.
     """
     for at in range(0, len(content), REPORT_BYTES):
         yield (content[at], *_ARGUMENTS.unpack_from(content, at + 8))
 
 
 def copy(descriptor: int, address: int, source: int, length: int) -> tuple[int, int]:
-    """Copy memory of ours, at the address `source`, to where it is missing, and wake who waits for it.
+    """Copy our memory from the address `source` to where it is missing, and wake the threads that wait for it.
 
-    Return how many bytes were copied, and the error number; 0 if all were.
+    Return the number of bytes copied, and the error number, which is 0 if all were copied.
     """
     request = (ctypes.c_int64 * 5)(address, source, length, 0, 0)
     error = _error(descriptor, _COPY, request)
@@ -34,12 +34,12 @@ def copy(descriptor: int, address: int, source: int, length: int) -> tuple[int, 
 
 
 def fill_with_zeros(descriptor: int, address: int, length: int) -> int:
-    """Put zeros where memory is missing, and wake who waits for it. Return the error number."""
+    """Fill missing memory with zeros, and wake the threads that wait for it. Return the error number."""
     return _error(descriptor, _ZERO, (ctypes.c_int64 * 4)(address, length, 0, 0))
 
 
 def wake(descriptor: int, address: int, length: int) -> None:
-    """Wake who waits for memory here, so that the kernel looks at it again."""
+    """Wake the threads that wait for memory here, so that they try again."""
     _error(descriptor, _WAKE, (ctypes.c_int64 * 2)(address, length))
 
 

@@ -1,8 +1,8 @@
-"""The node helper's actions on containers. Requests were checked before: see `request`.
+"""The node helper's actions on containers. The requests have already been checked (see `request`).
 
 Each call of runc, and of the shim for a save or a restore, uses only a container's plain name and root's own paths. An
-agent's descriptors are used in two ways only: its job's folder and the folder of its inputs are mounted, and the
-archive of an image is read.
+agent's descriptors are used in only two ways. The job's folder and the folder of its inputs are mounted, and an image's
+archive is read.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -39,11 +39,11 @@ _ANSWER_WITHIN_S = 30
 _FIRST_WORD_BYTES = 2**16
 _COUNT_WITHIN_S = 10.0
 _LOOK_S = 30.0
-"""The time between two checks that a job for which we wait still runs."""
+"""The time between two checks that the job still runs while we wait for it."""
 
 
 class Failed(Exception):
-    """An action failed; one line for the agent. `kind` tells the agent the kind of failure."""
+    """An action failed. The message is one line for the agent. `kind` tells the agent the kind of failure."""
 
     def __init__(self, kind: str, line: str) -> None:
         super().__init__(line)
@@ -84,7 +84,7 @@ def create(settings: config.Config, spec: request.Spec, owner: Owner) -> None:
 
 
 def _check_mount(settings: config.Config, path: str) -> None:
-    """Check that root allows a mount, and that the folder is there. Raises `Failed`."""
+    """Check that root allows a mount, and that the folder exists. Raises `Failed`."""
     if path not in settings.mounts:
         raise Failed("mount", f"{path}: it is not among the mounts in {config.CONFIG_FILE}")
     try:
@@ -100,10 +100,10 @@ def run(
     inputs: int | None = None,
     goes_on: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Start a container, or restore it from the agent that waits under its name. `folder` is a
-    descriptor of the job's folder, `inputs` one of the folder with its inputs.
+    """Start a container, or restore it from the agent that waits under its name.
 
-    We wait for the agent no longer than its job `goes_on`.
+    `folder` is a descriptor of the job's folder, and `inputs` one of the folder with its inputs. We stop waiting for
+    the agent when `goes_on` returns False.
     """
     folders = [folder] if inputs is None else [folder, inputs]
     for each in folders:
@@ -140,7 +140,7 @@ def run(
 
 
 def _has_come(descriptor: int, goes_on: Callable[[], bool]) -> bool:
-    """Wait until there is something to read, or the other side has gone. Return False if the job ends first."""
+    """Wait until there is something to read, or the other side has closed. Return False if the job ends first."""
     ready = select.poll()
     ready.register(descriptor, select.POLLIN)
     while not ready.poll(_LOOK_S * 1000):
@@ -150,7 +150,7 @@ def _has_come(descriptor: int, goes_on: Callable[[], bool]) -> bool:
 
 
 def pause(settings: config.Config, container: Bundle) -> None:
-    """Freeze a container; a frozen one stays frozen."""
+    """Freeze a container. A frozen one stays frozen."""
     container.facts()
     for is_last in freezing.tries():
         reason = _runc(settings, "pause", container.name)
@@ -164,7 +164,7 @@ def pause(settings: config.Config, container: Bundle) -> None:
 
 
 def unpause(settings: config.Config, container: Bundle) -> None:
-    """Thaw a container. One that is not frozen, or has ended, is left alone."""
+    """Thaw a container. A container that is not frozen, or has ended, is left alone."""
     container.facts()
     reason = _runc(settings, "resume", container.name)
     if reason is not None and state(settings, container) == "paused":
@@ -172,9 +172,9 @@ def unpause(settings: config.Config, container: Bundle) -> None:
 
 
 def checkpoint(settings: config.Config, container: Bundle, *, end_s: float | None) -> None:
-    """Save a container's memory and written files to the agent that waits under its name; the container stays paused.
+    """Save a container's memory and written files to the agent that waits under its name. The container stays paused.
 
-    `end_s` is the instant at which the save is given up, if the container's annotation does not tell it.
+    `end_s` is the time at which the save is given up, if the container's annotation does not contain it.
     """
     container.facts()
     if state(settings, container) != "paused":
@@ -187,7 +187,10 @@ def checkpoint(settings: config.Config, container: Bundle, *, end_s: float | Non
 
 
 def signal(settings: config.Config, container: Bundle, name: str) -> None:
-    """Send a signal to a container's first process; an ended one is no error. Wait for the end after KILL."""
+    """Send a signal to a container's first process. It is no error if the process has ended.
+
+    After KILL, wait for the end.
+    """
     container.facts()
     reason = _kill(settings, container) if name == "KILL" else _runc(settings, "kill", container.name, name)
     if name == "KILL" and not container.wait_for_end(None, wait_s=_END_WITHIN_S):
@@ -195,10 +198,10 @@ def signal(settings: config.Config, container: Bundle, name: str) -> None:
 
 
 def remove(settings: config.Config, container: Bundle) -> None:
-    """End a container, and remove all its files. One that is not there is no error."""
+    """End a container, and remove all its files. It is no error if the container does not exist."""
     _kill(settings, container)
     reason = _runc(settings, "delete", "--force", container.name)
-    # Without a monitor runc knows it as stopped, and without its state not at all.
+    # Without a monitor, runc reports it as stopped. Without its state, runc does not know it.
     if reason is not None and state(settings, container) not in ("", "stopped"):
         raise Failed("fault", f"{container.name} cannot be removed: {reason}")
     if not container.wait_for_end(None, wait_s=_END_WITHIN_S):
@@ -207,9 +210,9 @@ def remove(settings: config.Config, container: Bundle) -> None:
 
 
 def _kill(settings: config.Config, container: Bundle) -> str | None:
-    """Kill all processes of a container; return the reason of a failure.
+    """Kill all processes of a container, and return the reason for a failure.
 
-    A job may do to its container's init what makes runc take the container for ended while its processes go on.
+    A job can manipulate its container's init so that runc considers the container ended while its processes still run.
     """
     folders = _cgroups(settings, container)
     reason = None if freezing.end_frozen(folders) else _runc(settings, "kill", container.name, "KILL")
@@ -217,12 +220,12 @@ def _kill(settings: config.Config, container: Bundle) -> str | None:
 
 
 def disk_use(container: Bundle) -> list[int]:
-    """Count what is written apart from the job's folder: bytes, files and folders, and 1 if all was counted."""
+    """Count what is written outside the job's folder, as bytes, inodes, and 1 if the count is complete."""
     return [int(number) for number in count_disk_use(container.inside("upper"), within_s=_COUNT_WITHIN_S)]
 
 
 def state(settings: config.Config, container: Bundle) -> str:
-    """Return runc's state: created, running, paused or stopped; "" for a container that runc does not know."""
+    """Return runc's state (created, running, paused or stopped), or "" for a container that runc does not know."""
     output = _output([settings.runc, "--root", monitor.runc_root(settings), "state", container.name])
     try:
         return str(untrusted.json_of(output)["status"])
@@ -231,7 +234,10 @@ def state(settings: config.Config, container: Bundle) -> str:
 
 
 def _must_run(container: Bundle, status: str) -> None:
-    """Raise `Failed` if a container has ended. `status` is runc's word; it may be "" after a freeze that failed."""
+    """Raise `Failed` if a container has ended.
+
+    `status` is runc's word for the state, which can be "" after a failed freeze.
+    """
     if status == "running" or (not status and container.is_monitored()):
         return
     container.wait_for_end(None, wait_s=_END_WITHIN_S)
@@ -240,12 +246,12 @@ def _must_run(container: Bundle, status: str) -> None:
 
 
 def _runc(settings: config.Config, *words: str, program: str | None = None, end_s: float | None = None) -> str | None:
-    """Return the reason of a failure; None if there was none."""
+    """Return the reason for a failure, or None if there was none."""
     environment = os.environ if end_s is None else {**os.environ, transfer.END_VARIABLE: str(end_s)}
     with bundle.temporary_folder(settings) as folder:
         log = os.path.join(folder, "log")
         call = [program or settings.runc, "--root", monitor.runc_root(settings), "--log", log, "--log-format", "json"]
-        limit_s = _RUNC_WITHIN_S if program is None else None  # a save ends with its agent; see `transfer`
+        limit_s = _RUNC_WITHIN_S if program is None else None  # a save ends with its agent (see `transfer`)
         try:
             result = system_programs.run([*call, *words], within_s=limit_s, environment=environment)
         except TimeoutError:

@@ -1,14 +1,14 @@
-"""The container images that a node has, each unpacked once, by the digest of its configuration (Docker Engine's id).
+"""Keep a node's container images, each unpacked once, by the digest of its configuration (Docker Engine's id).
 
-A container image comes as one file that the agent (or an admin) has opened: the archive of `docker save`, or an OCI
-layout as an archive. Root opens no path, and reads nothing of the file but the configuration, as plain JSON. All the
-rest is read and unpacked by a process without any rights (`common.confined`). The configuration's digest is the image's
-id, and the configuration names the digest of each layer's content. An image counts only when every layer has its
-digest. It is unpacked beside its place and renamed there, so that half an image never counts. All its files belong to
-root in the end, and none is setuid.
+A container image arrives as one file that the agent or an admin has opened, either the archive of `docker save` or an
+OCI layout as an archive. Root opens no path, and reads only the configuration from the file, as plain JSON. Everything
+else is read and unpacked by a process without any rights (`common.confined`). The configuration's digest is the image's
+id, and the configuration names the digest of each layer's content. An image counts only when every layer has the right
+digest. It is unpacked in another folder and then renamed, so that half an image never counts. In the end all its files
+belong to root, and no file is setuid.
 
-An image without a name is one that a group has pushed, and that can be imported again: it is removed when room is
-needed, the one that was not used for longest first, unless a container uses it.
+An image without a name was pushed by a group and can be imported again. When room is needed, such images are removed,
+the least recently used one first, unless a container uses them.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -34,13 +34,13 @@ from ..common.request import is_image_id
 _PART, _GONE = ".part-", ".gone-"
 _NAMES, _SIZE = "names.json", "size.json"
 _WITHIN_S = 3500
-"""The time in which an image must be read; whoever waits for it waits a little longer."""
+"""The time in which an image must be read. Programs that wait for it wait a little longer."""
 _LARGEST_FILE = 2**40
 _INODE_BYTES = 512
 _FILE_BYTES = 2**12 + _INODE_BYTES
-"""The disk's cost of a file beside its content, at most: its inode, and the rest of its last block."""
+"""The maximum that a file costs on the disk besides its content, for its inode and the rest of its last block."""
 _FRESH_S = 600.0
-"""An image that was used so recently is not removed: perhaps a container is about to be made."""
+"""An image that was used this recently is not removed, because a container might be about to be made from it."""
 _ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
 _MOUNT_POINTS = ("dev", "proc", "sys", "etc", "job")
 _MOUNT_FILES = ("hosts", "hostname", "resolv.conf", "passwd")
@@ -56,7 +56,7 @@ class Image(NamedTuple):
 
 
 def find(settings: config.Config, name: str) -> Image | None:
-    """Return the image of this name or id; None if this node lacks it. That counts as a use of it."""
+    """Return the image of this name or id, or None if this node lacks it. The call counts as a use of the image."""
     image_id = name if is_image_id(name) else named_images(settings).get(full_name(name), "")
     if not is_image_id(image_id):
         return None
@@ -70,9 +70,9 @@ def find(settings: config.Config, name: str) -> Image | None:
 
 
 def import_image(settings: config.Config, descriptor: int, name: str) -> str:
-    """Unpack the image of this name from an open archive, unless it is here. Return its id. Raises `Hostile`.
+    """Unpack the image of this name from an open archive, unless it is already here. Return its id. Raises `Hostile`.
 
-    Only one call at a time unpacks on a node: a second one finds the image there.
+    Only one call at a time unpacks images on a node, so a second call finds the image there.
     """
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         raise Hostile("an image must be handed over as one plain file")
@@ -82,7 +82,7 @@ def import_image(settings: config.Config, descriptor: int, name: str) -> str:
         image_id = f"sha256:{hashlib.sha256(raw_config).hexdigest()}"
         place = os.path.join(folder, image_id.replace(":", "-"))
         with _lock(settings):
-            is_here = find(settings, image_id) is not None  # as a use: nobody drops it now
+            is_here = find(settings, image_id) is not None  # this counts as a use, so the image is not dropped now
             if not is_here:
                 _make_room(settings, folder, size_bytes)
         if not is_here:
@@ -94,7 +94,7 @@ def import_image(settings: config.Config, descriptor: int, name: str) -> str:
 
 
 class StoredImage(NamedTuple):
-    """An image without a name, that is removed when room is needed."""
+    """An image without a name, which is removed when room is needed."""
 
     image_id: str
     size_bytes: int
@@ -102,14 +102,14 @@ class StoredImage(NamedTuple):
 
 
 def unnamed(settings: config.Config) -> list[StoredImage]:
-    """Return the images without a name, the one that was not used for longest first."""
+    """Return the images without a name, the least recently used one first."""
     named = set(named_images(settings).values())
     stored = [one for one in _stored(_folder(settings)) if one.image_id not in named]
     return sorted(stored, key=lambda image: image.used_s)
 
 
 def drop(settings: config.Config, image_id: str) -> bool:
-    """Remove an image without a name. Return False if it is used, or not there."""
+    """Remove an image without a name. Return False if it is in use or does not exist."""
     with _lock(settings) as folder:
         is_unneeded = image_id in {one.image_id for one in _unneeded(settings)}
         if is_unneeded:
@@ -118,7 +118,10 @@ def drop(settings: config.Config, image_id: str) -> bool:
 
 
 def forget(settings: config.Config, name: str) -> None:
-    """Remove an image's name, and the image if it has no other name. Remove the containers that use it first."""
+    """Remove an image's name, and the image if it has no other name.
+
+    The containers that use it must be removed first.
+    """
     with _lock(settings) as folder:
         names = named_images(settings)
         image_id = name if is_image_id(name) else names.pop(full_name(name), None)
@@ -128,7 +131,7 @@ def forget(settings: config.Config, name: str) -> None:
 
 
 def _make_room(settings: config.Config, folder: str, size_bytes: int) -> None:
-    """Remove unneeded images until there is room for so many bytes. Raises `Hostile`."""
+    """Remove unneeded images until this many bytes are free. Raises `Hostile`."""
     free_bytes = settings.most_image_bytes - _stored_bytes(folder)
     for image in _unneeded(settings):
         if free_bytes >= size_bytes:
@@ -143,7 +146,7 @@ def _make_room(settings: config.Config, folder: str, size_bytes: int) -> None:
 
 
 def _unneeded(settings: config.Config) -> list[StoredImage]:
-    """Return the images without a name that no container uses, nor one that is about to be made, as in `unnamed`."""
+    """Return the images without a name that no container uses or is about to use, in the order of `unnamed`."""
     used = {about["image_id"] for _, about in bundle.with_facts(settings)}
     before_s = time.time() - _FRESH_S
     return [one for one in unnamed(settings) if one.image_id not in used and one.used_s < before_s]
@@ -157,7 +160,7 @@ def _remove(folder: str, name: str) -> None:
 
 
 def _confined(folder: str, function: Callable[[int], bytes], source: int, at: str | None = None) -> bytes:
-    """Call the function with a folder, by default an empty one, in a process without rights. Raises `Hostile`."""
+    """Call the function in a process without rights, with a folder that is empty by default. Raises `Hostile`."""
     target = at or tempfile.mkdtemp(prefix=_PART, dir=folder)
     try:
         if os.geteuid() == 0:
@@ -179,12 +182,12 @@ def _confined(folder: str, function: Callable[[int], bytes], source: int, at: st
 
 
 def _image(descriptor: int, name: str) -> image_archive.ArchivedImage:
-    file = open(descriptor, "rb", closefd=False)  # noqa: SIM115 - it closes nothing
+    file = open(descriptor, "rb", closefd=False)  # noqa: SIM115 - closing the file object leaves the descriptor open
     return image_archive.find(file, architecture=_ARCHITECTURE, name=name)
 
 
 def _facts(descriptor: int, name: str) -> bytes:
-    """Return the size that the image will have on the disk at most, as 8 bytes, and the configuration."""
+    """Return the maximum space that the image can take on the disk, as 8 bytes, followed by the configuration."""
     image, policy = _image(descriptor, name), image_archive.policy_of(_LARGEST_FILE, file_bytes=_FILE_BYTES)
     image_archive.check(image, policy)
     return policy.limit.passed_bytes.to_bytes(8, "big") + image.config
@@ -222,7 +225,7 @@ def _unpack_layers(descriptor: int, name: str, most_bytes: int, target: int) -> 
 
 
 def _layers(image: image_archive.ArchivedImage, target: int) -> Iterator[tar_unpack.TarSource]:
-    """Yield the layers, each to be read to its end, where its digest is checked; then make the mount points."""
+    """Yield the layers, each to be read to its end, where its digest is checked. Then make the mount points."""
     for layer in image.layers:
         source = tar_unpack.TarSource(image_archive.content(layer))
         yield source
@@ -231,9 +234,10 @@ def _layers(image: image_archive.ArchivedImage, target: int) -> Iterator[tar_unp
 
 
 def _give_to_root(folder: int, limit: SizeLimit, depth: int = 0) -> None:
-    """Make root the owner of all files below a folder that nobody writes to any more. That ends each setuid bit.
+    """Make root the owner of all files below a folder to which no process writes any more.
 
-    The files are counted as the disk counts them. Raises `Hostile` beyond the limit.
+    The change of owner also clears each setuid bit. The files' space is counted in the disk's blocks. Raises `Hostile`
+    beyond the limit.
     """
     if depth > MOST_STEPS:
         raise Hostile("its folders are too deep")
@@ -252,8 +256,8 @@ def _give_to_root(folder: int, limit: SizeLimit, depth: int = 0) -> None:
 def _make_mount_points(target: int) -> None:
     """Make the folders and files on which runc mounts, so that runc need not write into a container's own layer.
 
-    None of them may be a link: CRIU would not find there what runc has mounted. For a folder that is a link, raise
-    `Hostile`. A job never sees these files, so they are made anew.
+    They must not be links, because CRIU would then not find runc's mounts there. Raises `Hostile` for a folder that is
+    a link. A job never sees the files, so existing ones are replaced.
     """
     for name in _MOUNT_POINTS:
         with suppress(FileExistsError):
@@ -277,9 +281,9 @@ def _folder(settings: config.Config) -> str:
 
 @contextmanager
 def _lock(settings: config.Config, lock: str = ".lock", leftovers: str = _GONE) -> Generator[str, None, None]:
-    """Yield the images' folder, for one program alone. Remove what an earlier one left when it was cut off.
+    """Yield the images' folder, locked for one program. Remove what an interrupted program left.
 
-    An import has a lock of its own for the time in which it reads a file: removals do not wait for it.
+    An import has a separate lock for the time in which it reads a file, so that removals need not wait for it.
     """
     folder = _folder(settings)
     with open(os.path.join(folder, lock), "w", encoding="ascii") as file:
@@ -310,7 +314,7 @@ def _stored_bytes(folder: str) -> int:
 
 
 def named_images(settings: config.Config) -> dict[str, str]:
-    """Return the id of each image that has a name, by its name."""
+    """Return the ids of all images that have a name, by name."""
     try:
         with open(os.path.join(_folder(settings), _NAMES), encoding="utf-8") as file:
             names: dict[str, str] = json.load(file)

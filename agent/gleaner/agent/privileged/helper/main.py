@@ -1,13 +1,13 @@
-"""`gleaner-helper`: the one program of root's that an agent without Docker Engine speaks to.
+"""Run `gleaner-helper`, the only root program with which an agent without Docker Engine communicates.
 
-It listens at a Unix socket for the service account (SO_PEERCRED, by the kernel). Each connection carries one request
-and its answer (messages of `system.ipc`). There are no other requests than those in this module. The helper may be
-killed and started again while containers run: each container has a monitor of its own, and all facts about it are on
-disk. The helper is also the watchdog: it removes a container whose agent's end has passed, and what is beyond the
+It listens on a Unix socket for the service account, which the kernel identifies (SO_PEERCRED). Each connection carries
+one request and its answer (messages of `system.ipc`). This module contains all requests that exist. The helper can be
+killed and restarted while containers run, because each container has its own monitor, and all facts about it are on
+disk. The helper is also the watchdog. It removes a container whose agent's end has passed, and containers beyond the
 limits of bytes and files.
 
 If the settings name a key (`user_jobs_key`), the helper also serves the owners of Slurm jobs that run on this node.
-Each may have one container for each such job, sees no other, and brings no container image (`user_jobs`).
+Each owner can have one container for each such job, sees no others, and cannot bring a container image (`user_jobs`).
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -41,15 +41,15 @@ _USERS_AT_ONCE = 1024
 _USER_AT_ONCE = 256
 _TURNS = 8
 _LONG = ("admit", "wait", "run", "checkpoint")
-"""Requests that wait for other programs than root's own, or wait for each other anyway."""
+"""Requests that wait for other programs than root's, or that wait for each other anyway."""
 _IMPORT_WITHIN_S = 3600
 _IMPORT_MEMORY_BYTES = 2**30
 _TAKES = {"run": "a folder", "import": "a file"}
-"""Requests that come with a descriptor."""
+"""Requests that carry a descriptor."""
 
 
 class Helper:
-    """The requests, each in a thread of its own."""
+    """The server for all requests, which handles each in its own thread."""
 
     def __init__(self, settings: config.Config) -> None:
         self._settings = settings
@@ -63,7 +63,7 @@ class Helper:
         self.watchdog = Watchdog(settings, self._user_jobs, self._alone, self._remove)
 
     def serve(self, listener: socket.socket) -> NoReturn:
-        """Answer requests for ever."""
+        """Answer requests until the program ends."""
         Server(
             admit=self._admit,
             converse=self._answer,
@@ -101,7 +101,7 @@ class Helper:
                 if answer_descriptor is not None:
                     os.close(answer_descriptor)
         except ipc.HandshakeFailed:
-            pass  # the other side has gone, or its message cannot be understood
+            pass  # the other side has closed, or its message cannot be understood
         except Exception as error:
             with suppress(ipc.HandshakeFailed):
                 caller.say({"ok": False, **_error_fields(error)})
@@ -152,7 +152,7 @@ class Helper:
         return self._of_container(do, container, descriptor, connection)
 
     def _of_images(self, uid: int, message: ipc.Message) -> dict[str, Any]:
-        """Answer a request about the images that groups have pushed, which agents alone bring and remove."""
+        """Answer a request about pushed images, which only agents can bring and remove."""
         if uid != self._settings.agent_uid:
             raise request.Refused(f"{message['do']}: only agents bring and remove images")
         if message["do"] == "images":
@@ -167,7 +167,7 @@ class Helper:
         return self._user_jobs
 
     def _allowed_spec(self, uid: int, spec: request.Spec) -> request.Spec:
-        """Return the container as its owner may have it. Raises `Refused`."""
+        """Return the specification that the container's owner is allowed. Raises `Refused`."""
         if uid != self._settings.agent_uid:
             return self._users("create").spec(owner(uid), spec)
         if job_of(spec.name) is not None:
@@ -175,7 +175,7 @@ class Helper:
         return spec
 
     def _bundle(self, uid: int, name: str) -> Bundle:
-        """Return a container of the caller's. Another user's container is treated as if it were not there."""
+        """Return one of the caller's containers. Another user's container is treated as if it did not exist."""
         container = Bundle(self._settings, name)
         is_users = uid != self._settings.agent_uid
         if is_users != (job_of(name) is not None) or (is_users and job_of(name, uid) is None):
@@ -229,7 +229,8 @@ class Helper:
             if not os.path.samestat(os.fstat(folder), os.fstat(theirs)):
                 raise Failed("fault", f"the job's folder must be {users.job_folder(container.name)}")
         containers.run(self._settings, container, folder, goes_on=lambda: users.goes_on(container))
-        # The job may have ended meanwhile, when its Epilog found no container to end. From now on it finds one.
+        # The job might have ended in the meantime, when its Epilog found no container to end. From now on the Epilog
+        # finds one.
         try:
             users.must_run(whose, container.name, anew=True)
         except (request.Refused, NoJob):
@@ -244,7 +245,7 @@ class Helper:
             self._user_jobs.remove_folder(container.name)
 
     def _pause(self, container: Bundle) -> None:
-        """Freeze a container, unless it is being saved: then CRIU has stopped it, and has released the freezer.
+        """Freeze a container, unless it is being saved, because CRIU has then stopped it and released the freezer.
 
         A freeze would stop CRIU's own code in the container, and the save would never end.
         """
@@ -257,17 +258,20 @@ class Helper:
         end_s = None if users is None else users.end_s(container)
         with self._alone(container.name, "saved"):
             with self._one_pause(container.name):
-                pass  # wait for a pause that began before
+                pass  # wait for a pause that began earlier
             containers.checkpoint(self._settings, container, end_s=end_s)
 
     def _one_pause(self, name: str) -> threading.Lock:
-        """Return the lock of all pauses and saves of this container."""
+        """Return the lock that all pauses and saves of this container share."""
         with self._lock:
             return self._pausing.setdefault(name, threading.Lock())
 
     @contextmanager
     def _alone(self, name: str, doing: str = "made or removed") -> Generator[None, None, None]:
-        """Exclude others from the same action on a container of this name. Raises `Failed` if one is at it."""
+        """Keep others from the same action on a container of this name.
+
+        Raises `Failed` if that action is already under way.
+        """
         with self._lock:
             if (busy := f"{name} is being {doing}") in self._busy:
                 raise Failed("fault", busy)
@@ -279,7 +283,7 @@ class Helper:
 
 
 def _second_descriptor(connection: socket.socket) -> int:
-    """Return the descriptor of a request's second message, that of the folder with the inputs."""
+    """Return the descriptor in a request's second message, which is that of the folder with the inputs."""
     message, descriptor = ipc.Handshake(connection, ipc.PATIENCE_S).hear()
     if descriptor is None:
         raise request.Refused("run comes with a second descriptor, of the folder with the inputs")
@@ -303,22 +307,22 @@ def _error_fields(error: Exception) -> dict[str, str]:
 
 
 def _import(descriptor: int, name: str) -> None:
-    """Import an image in a separate process with little memory: a hostile archive must not kill the helper."""
+    """Import an image in a separate process with little memory, so that a hostile archive cannot kill the helper."""
     words = [sys.executable, "-IS", sys.argv[0], "import", name, str(descriptor)]
     try:
         result = system_programs.run(words, within_s=_IMPORT_WITHIN_S, pass_fds=(descriptor,))
-    except TimeoutError as error:  # perhaps its file hangs, and others wait for their images
+    except TimeoutError as error:  # reading the file might hang, and others wait for their images
         raise Failed("image", f"the archive of {name} was not read within {_IMPORT_WITHIN_S} s") from error
     if result.status != 0:
         lines = result.stderr.strip().splitlines()
         raise Failed("image", f"the archive of {name} is not taken: {lines[-1] if lines else 'it was killed'}")
 
 
-# The commands for an admin, Slurm's Epilog or the watchdog, each in a process of its own.
+# The commands for an admin, Slurm's Epilog or the watchdog, each in its own process.
 
 
 def _run_import(settings: config.Config, name: str, source: str) -> NoReturn:
-    """Run `gleaner-helper import NAME FILE`, for an admin; the helper itself passes a descriptor's number."""
+    """Run `gleaner-helper import NAME FILE`, for an admin. The helper itself passes a descriptor's number as FILE."""
     resource.setrlimit(resource.RLIMIT_AS, (_IMPORT_MEMORY_BYTES, _IMPORT_MEMORY_BYTES))
     try:
         descriptor = int(source) if source.isdigit() else os.open(source, os.O_RDONLY | os.O_CLOEXEC)
@@ -341,7 +345,7 @@ def _forget(settings: config.Config, name: str) -> NoReturn:
 
 
 def _clear(settings: config.Config, slurm_job: str) -> NoReturn:
-    """Run `gleaner-helper clear SLURM_JOB`, for Slurm's Epilog: remove what the agent of an ended job left behind."""
+    """Run `gleaner-helper clear SLURM_JOB`, for Slurm's Epilog, to remove what an ended job's agent left behind."""
     for container, about in bundle.with_facts(settings):
         try:
             if about["labels"].get(LABEL_SLURM_JOB) == slurm_job:
@@ -355,7 +359,7 @@ def _clear(settings: config.Config, slurm_job: str) -> NoReturn:
 
 
 def _sweep(settings: config.Config) -> NoReturn:
-    """Run `gleaner-helper sweep`, for the watchdog: remove the sockets and old logs of agents that are gone."""
+    """Run `gleaner-helper sweep`, for the watchdog, to remove the sockets and old logs of past agents."""
     agent_leftovers.remove_all(settings, time.time())
     sys.exit(0)
 
@@ -366,12 +370,12 @@ _COMMANDS: dict[str, tuple[Callable[..., NoReturn], int]] = {
     "clear": (_clear, 1),
     "sweep": (_sweep, 0),
 }
-"""The commands, and the number of their arguments."""
+"""The commands, and the number of arguments of each."""
 
 
 def main() -> NoReturn:
     """Run the daemon, a command (`import`, `forget`, `clear`, `sweep`), or `monitor ...`, which the daemon calls."""
-    os.umask(0o022)  # what must be private lies in folders that only root can enter
+    os.umask(0o022)  # private files are in folders that only root can enter
     words = sys.argv[1:]
     try:
         settings = config.load()
@@ -398,7 +402,7 @@ def main() -> NoReturn:
 
 
 def _only_one(settings: config.Config) -> IO[str]:
-    """Return a lock for the life of this program: a second helper would replace the first one's socket."""
+    """Return a lock for the life of this program, because a second helper would replace the first one's socket."""
     lock = open(os.path.join(settings.bundles, ".lock"), "w", encoding="ascii")  # noqa: SIM115
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -408,9 +412,9 @@ def _only_one(settings: config.Config) -> IO[str]:
 
 
 def _listen(settings: config.Config) -> socket.socket:
-    """Return the socket, which only the service account can open unless user jobs are served.
+    """Return the socket. Only the service account can open it, unless user jobs are served.
 
-    Only the kernel's answer on who connects counts.
+    Callers are identified only by the kernel.
     """
     path = settings.helper_socket
     mode = 0o666 if settings.user_jobs_key else 0o600

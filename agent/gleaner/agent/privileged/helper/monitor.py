@@ -1,10 +1,10 @@
-"""One container's monitor: a small process that starts the container, logs its output, and records its exit.
+"""Run a container's monitor, a small process that starts the container, logs its output, and records its exit.
 
-The helper starts one monitor for each container; the helper may end and start again while the monitor runs. The monitor
-has a mount namespace of its own, in which the container's root and the job's folder are mounted. So when the container
-has ended, the node has nothing to unmount, and nothing is busy. The container's first process becomes the monitor's
-child (the monitor is a subreaper), even if CRIU has restored it. So the kernel tells the exit code to the monitor, and
-to nobody else.
+The helper starts one monitor for each container, and can end and start again while the monitor runs. The monitor has
+its own mount namespace, in which the container's root and the job's folder are mounted. So when the container has
+ended, the node has nothing to unmount and no mount that is busy. The container's first process becomes the monitor's
+child, even if CRIU has restored it, because the monitor is a subreaper. So the kernel reports the exit code only to the
+monitor.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -31,11 +31,11 @@ _HEADER = struct.Struct(">B3xL")
 END = _HEADER.pack(0, 0)
 """The last frame of a log."""
 _DRAIN_S = 5.0
-"""The wait for the end of the output after the process has ended."""
+"""The longest wait for the end of the output after the process has ended."""
 
 
 class Log:
-    """The output in frames: the number of the stream (1 or 2), the length, the bytes; as in Docker Engine's API."""
+    """The output in frames of the stream's number (1 or 2), the length and the bytes, as in Docker Engine's API."""
 
     def __init__(self, descriptor: int, most_bytes: int = LONGEST_LOG_BYTES) -> None:
         self._descriptor = descriptor
@@ -44,7 +44,7 @@ class Log:
         self._is_full = False
 
     def add(self, stream: int, content: bytes) -> None:
-        """Add a frame. At the log's limit, add a notice, and nothing after it."""
+        """Add a frame. At the log's limit, add a notice, and nothing after that."""
         if self._is_full:
             return
         if self._bytes + len(content) > self._most_bytes:
@@ -53,7 +53,7 @@ class Log:
         self._write(_HEADER.pack(stream, len(content)) + content)
 
     def end(self) -> None:
-        """Write the last frame: no more will come."""
+        """Write the last frame, after which no output follows."""
         self._write(END)
 
     def _write(self, frame: bytes) -> None:
@@ -63,7 +63,7 @@ class Log:
             count = 0
         if count == len(frame):
             self._bytes += count
-        else:  # a full disk: remove the part of a frame
+        else:  # the disk is full, so remove the incomplete frame
             os.ftruncate(self._descriptor, self._bytes)
 
 
@@ -73,13 +73,15 @@ def runc_root(settings: config.Config) -> str:
 
 
 def runc_state_folder(settings: config.Config, name: str) -> str:
-    """Return the folder in which runc keeps its facts about one container."""
+    """Return the folder in which runc keeps its data about one container."""
     return os.path.join(runc_root(settings), name)
 
 
 def main(words: list[str]) -> None:
-    """Run one monitor: `NAME ALIVE ANSWER FOLDER [INPUTS]`, descriptors after the name. Only the folders are an
-    agent's."""
+    """Run one monitor with `NAME ALIVE ANSWER FOLDER [INPUTS]`, where all but the name are descriptors.
+
+    Only the folders come from an agent.
+    """
     name = words[0]
     _, answer, *folders = map(int, words[1:])
     settings = config.load()
@@ -97,11 +99,11 @@ def main(words: list[str]) -> None:
 
 
 def _go_on(_number: int, _frame: object) -> None:
-    """Ignore the signal: who ends the helper, or all processes of its name, must not end the containers."""
+    """Ignore the signal, because ending the helper, or all processes of its name, must not end the containers."""
 
 
 def _run(settings: config.Config, bundle: Bundle, folders: list[int], answer: int) -> dict[str, Any]:
-    """Run the container to its end. If it did not begin, return the reason."""
+    """Run the container to its end. Return the reason if it did not start."""
     linux.become_subreaper()
     linux.own_mounts(sees_outside=True)
     linux.mount_overlay(
@@ -118,13 +120,13 @@ def _run(settings: config.Config, bundle: Bundle, folders: list[int], answer: in
         options = ["--bundle", bundle.path, "--pid-file", bundle.inside("pid")] if command == "create" else []
         reason = _shim(settings, bundle, [command, *options, bundle.name], out_end, err_end)
         if reason is not None:
-            kill_descendants(os.getpid())  # runc may still run if gleaner-runc was killed
+            kill_descendants(os.getpid())  # runc can still run if gleaner-runc was killed
             subprocess.call([settings.runc, "--root", runc_root(settings), "delete", "--force", bundle.name])
             return {"reason": reason}
     os.close(out_end)
     os.close(err_end)
     with open(bundle.inside("pid"), encoding="ascii") as file:
-        pid = int(file.read())  # our child, so no other process gets this number before we wait for it
+        pid = int(file.read())  # it is our child, so no other process has this number before we wait for it
     end_fd = os.pidfd_open(pid)
     _say(answer, {"reason": None})
     _log_output({out: 1, err: 2}, end_fd, log)
@@ -142,7 +144,10 @@ def _run(settings: config.Config, bundle: Bundle, folders: list[int], answer: in
 
 
 def _mount(settings: config.Config, path: str, target: str) -> None:
-    """Mount a folder of the node's, and nothing that is mounted below it. Raises `FolderRefused` or `OSError`."""
+    """Mount a folder of the node, without the file systems that are mounted below it.
+
+    Raises `FolderRefused` or `OSError`.
+    """
     folder = open_listed(path, owners=(0,), own=settings.own_paths)
     linux.bind(folder, target)
     os.close(folder)
@@ -150,7 +155,7 @@ def _mount(settings: config.Config, path: str, target: str) -> None:
 
 
 def _shim(settings: config.Config, bundle: Bundle, words: list[str], out: int, err: int) -> str | None:
-    """Call the runtime as an engine would. Return the reason if the call fails, else None."""
+    """Call the runtime as an engine would. Return the reason if the call fails, and None otherwise."""
     log = bundle.inside("runc.log")
     call = [settings.shim, "--root", runc_root(settings), "--log", log, "--log-format", "json", *words]
     if subprocess.call(call, stdin=subprocess.DEVNULL, stdout=out, stderr=err) == 0:
@@ -159,7 +164,7 @@ def _shim(settings: config.Config, bundle: Bundle, words: list[str], out: int, e
 
 
 def last_error(log: str) -> str:
-    """Return the last error in the log of runc or the shim; "" if there is none."""
+    """Return the last error in the log of runc or the shim, or "" if there is none."""
     try:
         with open(log, "rb") as file:
             lines = file.readlines()
@@ -169,7 +174,7 @@ def last_error(log: str) -> str:
 
 
 def _error_in(line: bytes) -> str:
-    """Return the error that a line of the log tells; "" for any other line."""
+    """Return the error in a line of the log, or "" for any other line."""
     try:
         entry = untrusted.json_of(line, for_display=True)
         return str(entry["msg"]) if entry["level"] in ("error", "fatal") else ""
@@ -178,10 +183,10 @@ def _error_in(line: bytes) -> str:
 
 
 def _same_folder(folder: int) -> int:
-    """Return the agent's folder as this mount namespace has it.
+    """Return the agent's folder as it is in this mount namespace.
 
-    A descriptor of another namespace cannot be mounted here. So its path is walked without following links, and must
-    lead to the same folder: a folder that was swapped is detected. Raises `OSError`.
+    A descriptor of another namespace cannot be mounted here. So its path is walked without following links and must
+    lead to the same folder, so that a swapped folder is detected. Raises `OSError`.
     """
     at = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     numbers = [mounts.mount_id(at)]
@@ -198,7 +203,7 @@ def _same_folder(folder: int) -> int:
 
 
 def _log_output(sources: dict[int, int], end_fd: int, log: Log) -> None:
-    """Move output into the log until the process has ended and all its output is there."""
+    """Move output into the log until the process has ended and all its output has been read."""
     ended_s: float | None = None
     while sources and (ended_s is None or time.monotonic() < ended_s + _DRAIN_S):
         descriptors = [*sources, end_fd] if ended_s is None else [*sources]
@@ -212,7 +217,7 @@ def _log_output(sources: dict[int, int], end_fd: int, log: Log) -> None:
                     log.add(sources[source], content)
                 else:
                     del sources[source]
-    if ended_s is None:  # it has closed its output, and still runs
+    if ended_s is None:  # it has closed its output but still runs
         select.select([end_fd], [], [])
 
 
@@ -228,4 +233,4 @@ def _say(answer: int, message: dict[str, Any]) -> None:
         os.write(answer, json.dumps(message).encode())
         os.close(answer)
     except OSError:
-        pass  # the helper has ended meanwhile; the container goes on
+        pass  # the helper has ended, and the container continues

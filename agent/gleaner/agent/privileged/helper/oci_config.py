@@ -1,9 +1,9 @@
-"""The OCI runtime configuration (config.json) of a job's container. Pure.
+"""Build the OCI runtime configuration (config.json) of a job's container. Pure.
 
-It is written from checked fields only, and nothing that a job, its container image or an agent says can loosen it: no
-capability, no new privileges, no network, own namespaces, and the uid of the user who asks. Mounts, masked paths and
-limits are those that Docker Engine gives its containers, in the same order. So what one runtime has saved, the other
-can restore.
+It is made only from checked fields, and no input from a job, its container image or an agent can loosen it. It grants
+no capability, no new privileges and no network, and it sets separate namespaces and the uid of the user who asks.
+Mounts, masked paths and limits are the same as those of Docker Engine, in the same order. So each runtime can restore
+what the other has saved.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -18,7 +18,7 @@ from ..shim.own_config import ENOSYS, denials
 FOLDER_IN_CONTAINER = "/job"
 INPUTS_IN_CONTAINER = "/inputs"
 HOSTNAME = "gleaner"
-"""The name is the same everywhere: a restored process keeps the one that it was started with."""
+"""The name is the same on all nodes, because a restored process keeps the name with which it was started."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PERIOD_US = 100_000
 _PIDS = 4096
@@ -33,8 +33,8 @@ _MASKED = (
 )
 _READ_ONLY = tuple(f"/proc/{name}" for name in ("bus", "fs", "irq", "sys", "sysrq-trigger"))
 
-# System calls that no job needs and through which most kernel bugs were reached. They are a list of what is denied,
-# unlike Docker's list of what is allowed: most of these need a capability anyway, and the container has none.
+# System calls that no job needs, and through which most kernel bugs were exploited. This list names the denied calls,
+# whereas Docker's names the allowed ones. Most of these calls need a capability anyway, and the container has none.
 _DENIED = [
     "acct", "add_key", "bpf", "chroot", "clock_adjtime", "clock_adjtime64", "clock_settime", "clock_settime64",
     "delete_module", "fanotify_init", "finit_module", "fsconfig", "fsmount", "fsopen", "fspick", "get_kernel_syms",
@@ -46,26 +46,26 @@ _DENIED = [
     "syslog", "umount", "umount2", "unshare", "uselib", "userfaultfd", "ustat", "vhangup", "vm86", "vm86old",
 ]  # fmt: skip
 _NEW_NAMESPACES = 0x7E020000
-"""Every CLONE_NEW... but that of time, which `clone` does not take."""
+"""All CLONE_NEW... flags except that of time, which `clone` does not accept."""
 
 
 class Node(NamedTuple):
-    """The facts that the configuration takes from the node and not from the agent."""
+    """The facts that the configuration takes from the node instead of the agent."""
 
     uid: int
     gid: int
     cpus: int
     cgroup: str
     has_cgroup2: bool
-    """The node has cgroups of version 2 only."""
+    """True if the node has only cgroups of version 2."""
     counts_swap: bool
     is_agents: bool = True
-    """True if the uid is the service account's. Else it is a Slurm job's owner, whose checkpoints are sealed."""
+    """True if the uid is the service account's. Otherwise it is a Slurm job's owner, whose checkpoints are sealed."""
     image_id: str = ""
 
 
 class ImageDefaults(NamedTuple):
-    """The way in which a container image is to be run (image-spec, config.md)."""
+    """The defaults for running a container image (image-spec, config.md)."""
 
     entrypoint: list[str]
     command: list[str]
@@ -73,7 +73,7 @@ class ImageDefaults(NamedTuple):
 
 
 def image(config: dict[str, Any]) -> ImageDefaults:
-    """Return the facts in a container image's configuration. A malformed field counts as missing.
+    """Return the defaults in a container image's configuration. A malformed field counts as missing.
 
     >>> image({"config": {"Cmd": ["sh"], "Env": None}})
     ImageDefaults(entrypoint=[], command=['sh'], environment=[])
@@ -91,10 +91,10 @@ def image(config: dict[str, Any]) -> ImageDefaults:
 
 
 def configuration(spec: Spec, node: Node, image: ImageDefaults, *, rootfs: str, folder: str) -> dict[str, Any]:
-    """Return the configuration of a container whose root is at `rootfs` and whose own few files are in `folder`."""
+    """Return the configuration of a container whose root is at `rootfs` and whose few own files are in `folder`."""
     annotations = {ANNOTATION_HANDSHAKE: spec.name}
     if not node.is_agents:
-        annotations[ANNOTATION_OWNER] = str(node.uid)  # its end may be put off; the helper says it with each save
+        annotations[ANNOTATION_OWNER] = str(node.uid)  # its end can move, so each save passes it
         annotations[ANNOTATION_IMAGE] = node.image_id
     elif (end_s := request.end_s(spec.labels)) is not None:
         annotations[ANNOTATION_END] = str(end_s)
@@ -121,7 +121,10 @@ def configuration(spec: Spec, node: Node, image: ImageDefaults, *, rootfs: str, 
 
 
 def command(spec: Spec, image: ImageDefaults) -> list[str]:
-    """Return the program and its arguments: the agent's command replaces the image's, never its entry point."""
+    """Return the program and its arguments.
+
+    The agent's command replaces the image's command, but not its entry point.
+    """
     return [*image.entrypoint, *(spec.command or image.command)]
 
 
@@ -152,7 +155,7 @@ def _mounts(spec: Spec, node: Node, folder: str) -> list[dict[str, Any]]:
 
     read_only = ("rbind", "rprivate", "ro", "nosuid", "nodev")
     inputs = mount(INPUTS_IN_CONTAINER, "bind", *read_only, source=f"{folder}/inputs")
-    # Before the job's folder: no link that a job has put there leads to where they are mounted.
+    # These come before the job's folder, so that no link that a job has made there leads to where they are mounted.
     from_node = [
         mount(path, "bind", *read_only, source=f"{folder}/{bundle.mount_place(number)}")
         for number, path in enumerate(spec.mounts)
@@ -175,7 +178,7 @@ def _mounts(spec: Spec, node: Node, folder: str) -> list[dict[str, Any]]:
 def _resources(spec: Spec, node: Node) -> dict[str, Any]:
     memory = {"limit": spec.memory_mib * _MIB}
     if node.counts_swap or node.has_cgroup2:
-        memory["swap"] = spec.memory_mib * _MIB  # memory and swap together: so no swap
+        memory["swap"] = spec.memory_mib * _MIB  # memory and swap together, so there is no swap
     devices = [(1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 2)]  # null, zero, full, random, urandom, tty, ptmx
     return {
         "devices": [
@@ -184,7 +187,7 @@ def _resources(spec: Spec, node: Node) -> dict[str, Any]:
             {"allow": True, "type": "c", "major": 136, "access": "rwm"},
         ],
         "memory": memory,
-        # The scheduler may count more CPUs than the machine has.
+        # The scheduler can count more CPUs than the machine has.
         "cpu": {"quota": min(spec.cpus, node.cpus) * _PERIOD_US, "period": _PERIOD_US},
         "pids": {"limit": _PIDS},
     }
@@ -204,7 +207,7 @@ def _seccomp() -> dict[str, Any]:
         "syscalls": [
             deny(_DENIED),
             *(deny(["clone"], with_flag(bit)) for bit in bits),
-            deny(["clone3"], error=ENOSYS),  # its flags are out of a filter's sight; glibc then takes clone
+            deny(["clone3"], error=ENOSYS),  # a filter cannot see its flags, and glibc then uses clone
             *denials(),
         ],
     }

@@ -1,4 +1,4 @@
-"""The helper's watchdog: it removes containers that nobody needs any more, and what is too large for the node."""
+"""Watch over containers: remove those that are no longer needed, and those that are too large for the node."""
 
 from __future__ import annotations  # the node may have Python 3.9
 
@@ -24,7 +24,11 @@ _ERRORS = (Failed, Unknown, bundle.NoSuch, OSError)
 
 
 class Watchdog:
-    """The watchdog. `alone` and `remove` are the helper's own, so that both never handle the same container at once."""
+    """The watchdog.
+
+    `alone` and `remove` are the helper's own functions, so that the watchdog and the helper never handle the same
+    container at the same time.
+    """
 
     def __init__(
         self,
@@ -39,7 +43,7 @@ class Watchdog:
         self._remove = remove
 
     def watch(self) -> None:
-        """Start the watch, each work in its own thread: Slurm may not answer, and a count of many files takes long."""
+        """Start the watch with one thread for each task, since Slurm might not answer and a count might take long."""
         works = [(self.remove_overdue, _PERIOD_S), (self.keep_limit, _PERIOD_S)]
         if self._user_jobs is not None:
             works += [(self.remove_users_overdue, _PERIOD_S), (self._user_jobs.remove_forgotten, _FORGOTTEN_S)]
@@ -50,7 +54,7 @@ class Watchdog:
         while True:
             try:
                 work()
-            except Exception as error:  # whatever the error is, try the work again
+            except Exception as error:  # whatever the error is, try the task again
                 sys.stderr.write(f"watchdog: {type(error).__name__}: {error}\n")
             time.sleep(period_s)
 
@@ -81,7 +85,7 @@ class Watchdog:
                 sys.stderr.write(f"watchdog: {error}\n")
 
     def keep_limit(self) -> None:
-        """Keep the limits: remove ended containers, the oldest first; then end the largest of the rest."""
+        """Keep the limits by removing ended containers, the oldest first, and then ending the largest of the rest."""
         uses: dict[Bundle | str, DiskUse] = {
             container: bundle.disk_use(container.path, *self._folders(container))
             for container in bundle.all_bundles(self._settings)
@@ -99,12 +103,15 @@ class Watchdog:
                 return
 
     def _share(self, *uses: DiskUse) -> float:
-        """Return the part of the limits that is in use: of bytes or of files, whichever is more."""
+        """Return the part of the limits that is in use, for bytes or for files, whichever is larger."""
         of_bytes = sum(one.size_bytes for one in uses) / self._settings.most_container_bytes
         return max(of_bytes, sum(one.inodes for one in uses) / self._settings.most_container_files)
 
     def _end_or_remove(self, one: Bundle | str) -> bool:
-        """End a running container, remove an ended one, or remove a folder without one. Return True if that worked."""
+        """End a running container, remove an ended one, or remove a folder without a container.
+
+        Return True if that worked.
+        """
         if isinstance(one, str):
             if self._user_jobs is not None:
                 self._user_jobs.remove_folder(one)
@@ -119,12 +126,15 @@ class Watchdog:
         return True
 
     def _loose(self) -> dict[str, str]:
-        """Return the folders of users that have no container (yet)."""
+        """Return the users' folders that have no container, or none yet."""
         mine = self._user_jobs
         return {} if mine is None else {name: mine.unmounted_folder(name) for name in mine.folders_without_container()}
 
     def _folders(self, container: Bundle) -> list[str]:
-        """Return the other folders that count for a container: none for an agent's, which counts them itself."""
+        """Return the other folders that count for a container.
+
+        An agent's container has none, as the agent counts them.
+        """
         users = None if job_of(container.name) is None else self._user_jobs
         return [] if users is None else [users.unmounted_folder(container.name)]
 

@@ -1,8 +1,8 @@
-"""The check that a restored process may do no more than one that was started.
+"""Check that a restored process has no more rights than one that was started.
 
-CRIU gives a process the rights that its CRIU images say. So somebody who could hand us other images than those that
-were saved could gain root's rights. The first guard against that is the digest of a checkpoint, which the queue keeps.
-This is the second guard, on root's side: each thread of the processes is looked at before they run again.
+CRIU gives a process the rights that are recorded in its CRIU images. So an attacker who could replace the saved images
+with others could gain root's rights. The first guard against this attack is the digest of a checkpoint, which the queue
+keeps. This module is the second guard, on root's side. It checks each thread of the processes before they run again.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -17,10 +17,10 @@ _NO_CAPABILITY = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 
 
 def stop_if_beyond(init_pid: int, uid: int) -> str | None:
-    """Kill the processes that CRIU has just restored if one may do more than it should. Return why; None if none may.
+    """Kill the processes that CRIU has just restored if one of them has more rights than it should.
 
-    A process that cannot be looked at counts as one that may: CRIU lets the processes go on whatever it is told at this
-    point.
+    Return the reason, or None if all are as they should be. A process that cannot be checked counts as one with too
+    many rights, because CRIU lets the processes continue whatever the answer is at this point.
     """
     pids = [init_pid]
     try:
@@ -29,7 +29,7 @@ def stop_if_beyond(init_pid: int, uid: int) -> str | None:
     except (OSError, ValueError, IndexError) as error:
         why = f"it cannot be looked at: {error}"
     if why is not None:
-        for pid in pids:  # all of them: a forged image may lack the namespace, too
+        for pid in pids:  # kill all of them, because a forged image can also lack the namespace
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     return why
@@ -46,10 +46,10 @@ def _first_beyond(pids: list[int], uid: int) -> str | None:
 
 
 def has_ended(fields: dict[str, list[str]]) -> bool:
-    """Return True for a thread that will never run again, by its `status` in /proc, which was read after its rights.
+    """Return True for a thread that will never run again. `fields` are its `status` in /proc, read after its rights.
 
-    CRIU makes the zombies of a container anew as root, and gives them no rights of their own: a zombie is no more than
-    an exit code. The other threads of a process whose first thread has ended are looked at each by itself.
+    CRIU restores a container's zombies as root and gives them no rights of their own, because a zombie has only an exit
+    code. In a process whose first thread has ended, the other threads are checked one by one.
 
     >>> has_ended({"State": ["Z", "(zombie)"]}), has_ended({"State": ["t", "(tracing", "stop)"]}), has_ended({})
     (True, False, False)
@@ -58,7 +58,7 @@ def has_ended(fields: dict[str, list[str]]) -> bool:
 
 
 def beyond(fields: dict[str, list[str]], uid: int) -> str | None:
-    """Return what a thread may do that a job's may not, by its `status` in /proc; None if there is nothing.
+    """Return a right that a thread has and a job must not have, from its `status` in /proc, or None if there is none.
 
     >>> beyond({"Uid": ["0"] * 4}, 4200)
     'it would run as uid 0'

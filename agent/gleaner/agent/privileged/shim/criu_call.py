@@ -1,9 +1,9 @@
-"""The program that runc finds as `criu` when the shim calls runc: CRIU with `--stream`.
+"""Run CRIU with `--stream`. When the shim calls runc, runc finds this program under the name `criu`.
 
-runc speaks to CRIU over a socket that it hands to `criu swrk` (CRIU's images/rpc.proto), and CRIU refuses to stream in
-that mode. So for a dump or a restore this program does what CRIU's service would do: it turns the request into the
-options of CRIU's own command line, adds `--stream`, and passes CRIU's notifications on to runc. All other requests of
-runc's go to CRIU unchanged. An option that is not known here fails the call; it is never left out.
+runc communicates with CRIU over a socket that it passes to `criu swrk` (CRIU's images/rpc.proto), and CRIU refuses to
+stream in that mode. So for a dump or a restore this program does the work of CRIU's service. It translates the request
+into the options of CRIU's own command line, adds `--stream`, and passes CRIU's notifications on to runc. All other
+requests from runc go to CRIU unchanged. An unknown option makes the call fail and is never left out.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -31,24 +31,27 @@ _MODES = ("ignore", "none", "props", "soft", "full", "strict", "soft")
 _NEW_NET = 0x40000000
 _KERNEL_FACTS = "/run/criu.kdat"
 _LOOK_S = 1.0
-"""The time between two checks that what CRIU restores is still there, and that CRIU does not hang."""
+"""The time between two checks that the process that CRIU restores still exists, and that CRIU does not hang."""
 STOP_WITHIN_S = 20.0
-"""The time in which CRIU must have stopped a container's threads, before it changes anything. CRIU itself gives up
-after 10 s (its --timeout), but hears nothing while the kernel keeps it waiting for a thread. Once all threads stand
-still, CRIU is not ended before the agent's end (`transfer`): it might leave the container in disorder."""
-_BEFORE_ALL_STAND = (b"pre-stream", b"pre-dump")
-"""CRIU's notifications in a save before it has stopped all threads."""
+"""The time in which CRIU must have stopped a container's threads, which it does before it changes anything.
 
-# Fields of criu_opts that are a switch, and their options. None: our command line has it, or it means nothing here.
-# Other switches are off in what Docker and the node helper ask of runc.
+CRIU itself gives up after 10 s (its --timeout), but does not notice the timeout while the kernel keeps it waiting for a
+thread. Once all threads have stopped, CRIU is not ended before the agent's end (`transfer`), because it might leave the
+container in an inconsistent state.
+"""
+_BEFORE_ALL_STAND = (b"pre-stream", b"pre-dump")
+"""CRIU's notifications in a save that come before it has stopped all threads."""
+
+# Fields of criu_opts that are switches, and their options. With None, the option is always on our command line, or it
+# has no meaning here. Docker and the node helper leave the other switches of runc's requests off.
 _SWITCHES: dict[int, str | None] = {
     3: "--leave-running",
     6: "--evasive-devices",
     7 + 1: "--file-locks",
-    12: None,  # notifications: always
+    12: None,  # notifications are always on
     18: "--link-remap",
-    24: None,  # an older way to say 34
-    26: None,  # the restored process is a child of ours: always
+    24: None,  # an older form of field 34
+    26: None,  # always, because the restored process is our child
     50: None,  # terminals: our containers have none
 }
 _TEXTS = {13: "--root", 44: "--freeze-cgroup", 53: "--lsm-profile", 37: "--external"}
@@ -83,7 +86,7 @@ def _option(number: int, value: Value, runc_pid: int) -> list[str]:
             return [f"--manage-cgroups={_MODES[value]}"]
         if number == 38 and value == _NEW_NET:
             return ["--empty-ns", "net"]
-        if not value:  # something that is off
+        if not value:  # an option that is off
             return []
     else:
         inner = dict(fields(value)) if number in (23, 25, 27) else {}
@@ -97,15 +100,15 @@ def _option(number: int, value: Value, runc_pid: int) -> list[str]:
             return ["--cgroup-root", controller + _text(inner.get(2))]
         if number == 27:
             return ["--inherit-fd", f"fd[{number_in(inner.get(2, b''))}]:{_text(inner.get(1))}"]
-        if number == 51:  # the file with further options: ours replaces it
+        if number == 51:  # the file with further options, which ours replaces
             return []
     raise NotUnderstood(f"runc asks CRIU for option {number}, which is not known here")
 
 
 def _of_own_cgroup(place: str, source: str, runc_pid: int) -> str:
-    """Return what is to be mounted at a place of the container: its own cgroup, where runc names that of runc itself.
+    """Return the folder to mount at a place in the container, with runc's own cgroup replaced with the container's.
 
-    In a restore, runc has put us into the container's cgroups before. In a save ours are runc's.
+    In a restore, runc has already moved us into the container's cgroups. In a save, our cgroups are runc's.
     """
     folder, _, controllers = place.rpartition("/")
     if folder != "/sys/fs/cgroup":
@@ -121,11 +124,11 @@ def _text(value: Value | None) -> str:
         raise NotUnderstood("a number where a text is wanted")
     if b"\0" in value:
         raise NotUnderstood("a text that no program can be given")
-    return os.fsdecode(value)  # a path on the node may be of any bytes
+    return os.fsdecode(value)  # a path on the node can contain any bytes
 
 
 def main() -> NoReturn:
-    """Run `criu swrk FD`, or any other call of CRIU by runc."""
+    """Run `criu swrk FD`, or any other call that runc makes to CRIU."""
     words = sys.argv[1:]
     settings = config.load()
     if len(words) == 2 and words[0] == "swrk":
@@ -134,13 +137,14 @@ def main() -> NoReturn:
         request_fields = dict(fields(request))
         if request_fields.get(1) in (DUMP, RESTORE):
             runc.recv(_LONGEST_REQUEST)
-            if request_fields[1] == RESTORE:  # what CRIU restores would inherit it, and runc would not hear of our end
+            if request_fields[1] == RESTORE:  # otherwise what CRIU restores inherits it, and hides our end from runc
                 os.close(int(words[1]))
-            # In a save CRIU has it on purpose: runc waits for CRIU, whatever becomes of us.
+            # In a save, CRIU has it on purpose, so that runc waits for CRIU even if this program ends.
             try:
                 sys.exit(_serve(settings, runc, request_fields))
             except NotUnderstood as error:
-                # The agent reads CRIU's logs in the order of their names: CRIU's own reasons come first, if it has any.
+                # The agent reads CRIU's logs in the order of their names, so CRIU's own reasons come first, if there
+                # are any.
                 _log(os.environ["GLEANER_OWN"], Reason(str(error), lasts=False), "why.log")
                 sys.exit(1)
     os.execv(settings.criu, [settings.criu, *words])
@@ -148,7 +152,7 @@ def main() -> NoReturn:
 
 def _serve(settings: config.Config, runc: socket.socket, request_fields: dict[int, Value]) -> int:
     kind, criu_request = request_fields[1], request_fields.get(2, b"")
-    assert isinstance(kind, int) and isinstance(criu_request, bytes)  # noqa: S101 - by `fields`, from our own call
+    assert isinstance(kind, int) and isinstance(criu_request, bytes)  # noqa: S101 - `fields` has checked our own call
     own = os.environ["GLEANER_OWN"]
     pid_file = os.path.join(own, "work", "pid")
     words = [settings.criu, "dump" if kind == DUMP else "restore", "--no-default-config", "--stream"]
@@ -157,7 +161,7 @@ def _serve(settings: config.Config, runc: socket.socket, request_fields: dict[in
     saved_pid, root = number_in(criu_opts.get(2, 0)), None
     if kind == DUMP:
         freezer = words[words.index("--freeze-cgroup") + 1] if "--freeze-cgroup" in words else ""
-        # Files are looked at now, too: CRIU makes hard links to some by their paths already while it saves.
+        # Files are also checked now, because CRIU already makes hard links to some of their paths while it saves.
         why = unsavable.refused(saved_pid, freezer) or unsavable.refused_files(saved_pid)
         if why is not None:
             _log(own, why)
@@ -166,19 +170,19 @@ def _serve(settings: config.Config, runc: socket.socket, request_fields: dict[in
     else:
         _know_kernel(settings)
         root = _text(criu_opts.get(13, b""))
-        words += ["-W", os.path.join(own, "work")]  # the last one counts: runc's would be in another mount namespace
-        words.append("-v2")  # the last one counts: the log is in memory, which the container pays for
+        words += ["-W", os.path.join(own, "work")]  # the last one counts, as runc's would be in another mount namespace
+        words.append("-v2")  # the last one counts, and the container pays for the log, which is in memory
         if os.path.exists(os.path.join(own, "work", CRIU_SOCKET)):
             words.append("--lazy-pages")
         if symlink_guard.has_records(own):
-            words.append("--skip-file-rwx-check")  # folders are closed meanwhile
+            words.append("--skip-file-rwx-check")  # folders are closed in this phase
         words += ["--restore-detached", "--restore-sibling", "--pidfile", pid_file]
-        if "--cgroup-root" not in words:  # runc names it with cgroups of version 1 alone
+        if "--cgroup-root" not in words:  # runc names it only with cgroups of version 1
             words += ["--cgroup-root", f":{processes.cgroup_path(os.getpid(), '')}"]
     words += ["--network-lock", "skip", "--file-locks", "--ghost-limit", "1G", "--action-script", settings.notify]
     answer = _run(words, own, runc, uid, saved_pid=saved_pid, root=root)
     result, is_answered = b"", False
-    with contextlib.suppress(ConnectionError, FileNotFoundError):  # runc, or gleaner-runc, has gone
+    with contextlib.suppress(ConnectionError, FileNotFoundError):  # runc, or gleaner-runc, has ended
         if answer == 0 and kind == RESTORE:
             with open(pid_file, encoding="ascii") as file:
                 result = field(4, field(1, int(file.read())))
@@ -191,13 +195,13 @@ def _serve(settings: config.Config, runc: socket.socket, request_fields: dict[in
 
 
 def _log(own: str, why: Reason, name: str = "call.log") -> None:
-    """Write a reason of ours, in the form of CRIU's own log. Of several logs the first one counts, by their names."""
+    """Write one of our own reasons in the format of CRIU's log. If there are several logs, the first by name counts."""
     with open(os.path.join(own, "work", name), "w", encoding="utf-8") as log:
         log.write(log_line(why))
 
 
 def _know_kernel(settings: config.Config) -> None:
-    """Have CRIU write its file with facts about the kernel: where CRIU restores, it cannot write that file."""
+    """Have CRIU write its file with facts about the kernel, because it cannot write that file where it restores."""
     if not os.path.exists(_KERNEL_FACTS):
         subprocess.run([settings.criu, "check"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
 
@@ -205,42 +209,46 @@ def _know_kernel(settings: config.Config) -> None:
 def _run(
     words: list[str], own: str, runc: socket.socket, uid: int, *, saved_pid: int = 0, root: str | None = None
 ) -> int:
-    """Run CRIU, and pass on what its action script says (in two pipes, since the script is started anew each time).
+    """Run CRIU, and pass on the messages of its action script through two pipes, as each message starts the script.
 
-    `saved_pid` is the pid of the first process that is saved; 0 in a restore. `root` is the root of a container that is
-    restored; None in a save.
+    `saved_pid` is the pid of the first process that is saved, or 0 in a restore. `root` is the root of a container that
+    is restored, or None in a save.
     """
     notifications, answers = os.path.join(own, "notifications"), os.path.join(own, "answers")
     os.mkfifo(notifications, 0o600)
     os.mkfifo(answers, 0o600)
     hearing = os.open(notifications, os.O_RDWR | os.O_CLOEXEC)
     answering = os.open(answers, os.O_RDWR | os.O_CLOEXEC)
-    # CRIU inherits what runc has opened for it: its own standard streams become those of the restored process.
+    # CRIU inherits the descriptors that runc has opened for it, and its standard streams become those of the restored
+    # process.
     criu = subprocess.Popen(words, close_fds=False, preexec_fn=lambda: _confine(root, own))  # noqa: PLW1509 - no threads
     status = 1
     try:
         status = _relay_notifications(criu, hearing, answering, own, runc=runc, uid=uid, saved_pid=saved_pid)
     finally:
         if status != 0:
-            # If CRIU is still there (runc was killed, or we have failed), CRIU would wait for ever. If CRIU is gone,
-            # what it has restored would go on.
+            # If CRIU still runs (because runc was killed, or we have failed), it would otherwise wait indefinitely. If
+            # CRIU has ended, the processes that it has restored would continue.
             _end_all(own)
             criu.wait()
         if "--freeze-cgroup" in words and not is_held(own):
-            # gleaner-runc has gone, so the agent may have let the container go on while CRIU had it thawed. CRIU leaves
-            # the container as CRIU found it, frozen, and nobody would know.
+            # gleaner-runc has ended, so the agent might have let the container continue while CRIU had thawed it. CRIU
+            # leaves the container frozen, as it found it, and no program would notice.
             freezing.take_back(words[words.index("--freeze-cgroup") + 1])
     return status
 
 
 def _end_all(own: str) -> None:
-    """Kill CRIU and all that it has restored. Processes that are held back do not end before they are let go."""
+    """Kill CRIU and all processes that it has restored.
+
+    Processes that are held back end only when they are released.
+    """
     processes.kill_descendants(os.getpid())
     let_go(own)
 
 
 def _confine(root: str | None, own: str) -> None:
-    """Confine this process, which is about to become CRIU. Raises `OSError`. In a save (`root` is None) do nothing."""
+    """Confine this process, which is about to become CRIU. Raises `OSError`. In a save (`root` is None), do nothing."""
     if root is None:
         return
     try:
@@ -261,19 +269,19 @@ def _relay_notifications(
     uid: int,
     saved_pid: int,
 ) -> int:
-    """Return CRIU's exit status, after all notifications were passed on.
+    """Return CRIU's exit status after all its notifications have been passed on.
 
-    What CRIU says counts first, then its own end, then runc's end. A save is not broken off when runc ends: CRIU hears
-    a no, and undoes what it has begun. It is broken off if CRIU cannot stop the container's threads. A restore is
-    broken off when runc ends, or when what CRIU restores ends, since CRIU would wait for ever. Raises `NotUnderstood`
-    then.
+    CRIU's messages count first, then its end, and then runc's end. A save is not aborted when runc ends. CRIU receives
+    a refusal, and undoes what it has begun. It is aborted if CRIU cannot stop the container's threads. A restore is
+    aborted when runc ends, or when the process that CRIU restores ends, since CRIU would wait indefinitely. In these
+    cases, `NotUnderstood` is raised.
     """
     end_fd = os.pidfd_open(criu.pid)
     may_go, restored, ended_before = False, 0, None
     poller = select.poll()
     for one in (hearing, end_fd):
         poller.register(one, select.POLLIN)
-    poller.register(runc, 0)  # only whether it has hung up
+    poller.register(runc, 0)  # only to notice whether it has closed its end
     buffer: bytes = b""
     all_stand, until_s = not saved_pid, time.monotonic() + STOP_WITHIN_S
     while True:
@@ -281,7 +289,7 @@ def _relay_notifications(
         if end_fd in ready and hearing not in ready:
             status = criu.wait()
             if status != 0 and restored:
-                os.kill(restored, signal.SIGKILL)  # at once: without CRIU the process goes on, perhaps unchecked
+                os.kill(restored, signal.SIGKILL)  # without CRIU it continues, perhaps unchecked
             return status
         if hearing not in ready:
             if saved_pid:
@@ -295,7 +303,7 @@ def _relay_notifications(
             if not is_held(own):
                 raise NotUnderstood("gleaner-runc has gone")
             ended_now = None if may_go else _ended_process(criu.pid)
-            if ended_now is not None and ended_now == ended_before:  # at the first look CRIU may still be cleaning up
+            if ended_now is not None and ended_now == ended_before:  # CRIU might still be cleaning up at first
                 raise NotUnderstood("what CRIU restores has ended (is there too little memory?)")
             ended_before = ended_now
             continue
@@ -320,9 +328,9 @@ def _relay_notifications(
 
 
 def _objection(action: bytes, pid: int, own: str, *, saved_pid: int, uid: int) -> Reason | None:
-    """Return the reason why CRIU must not go on after this notification; None if it may."""
+    """Return the reason why CRIU must not continue after this notification, or None if it can."""
     if action == b"post-dump":
-        return unsavable.refused_files(saved_pid)  # it may differ from before: now all processes stand still
+        return unsavable.refused_files(saved_pid)  # only now are all processes stopped
     why = None
     if action == b"post-setup-namespaces":
         why = _confine_files(pid)
@@ -335,11 +343,11 @@ def _objection(action: bytes, pid: int, own: str, *, saved_pid: int, uid: int) -
 
 
 def _ended_process(criu_pid: int) -> int | None:
-    """Return the number of the first process of what is restored, if that has ended.
+    """Return the number of the first process that CRIU restores, if it has ended.
 
-    That process is a child of ours, as runc wants it. Until CRIU traces the process, the kernel tells CRIU nothing of
-    its end, and CRIU would wait for it for ever. While CRIU traces it, the kernel tells us nothing. So its state is
-    looked up.
+    That process is our child, as runc demands. Until CRIU traces the process, the kernel does not report its end to
+    CRIU, which would wait for it indefinitely. While CRIU traces it, the kernel does not report its end to us, so its
+    state is looked up.
     """
     us = os.getpid()
     zombies = (one for one, state, parent in processes.all_processes() if (state, parent) == ("Z", us))
@@ -347,7 +355,7 @@ def _ended_process(criu_pid: int) -> int | None:
 
 
 def _confine_files(pid: int) -> str | None:
-    """Return the reason why CRIU must not make the container's files anew; None if CRIU may."""
+    """Return the reason why CRIU must not recreate the container's files, or None if it can."""
     try:
         mount_confinement.follow_no_links(pid)
     except (mount_confinement.NotConfined, OSError) as error:
@@ -362,10 +370,10 @@ def _must_not_go_on(pid: int, uid: int) -> str | None:
 
 
 def _hold_processes(pid: int, own: str) -> str | None:
-    """Mend what CRIU restores wrongly, and hold the processes back until the container is started.
+    """Correct what CRIU restores wrongly, and hold the processes back until the container is started.
 
-    Until then nobody would hear of their end, and the engine starts no container that has ended. Return the reason if
-    one of these cannot be done.
+    Until then no program would notice their end, and the engine cannot start a container that has ended. Return the
+    reason if one of these steps fails.
     """
     try:
         timers.start_again(pid)
@@ -379,7 +387,7 @@ def _hold_processes(pid: int, own: str) -> str | None:
 
 
 def _notify(runc: socket.socket, action: bytes, pid: int) -> bool:
-    """Pass a notification on. Return True if runc agrees to go on; False if it does not, or is gone."""
+    """Pass a notification on. Return True if runc agrees to continue, and False if it does not, or has ended."""
     notify = field(1, action) + (field(2, pid) if pid else b"")
     try:
         runc.send(field(1, NOTIFY) + field(2, 1) + field(5, notify))

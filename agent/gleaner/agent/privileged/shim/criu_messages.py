@@ -1,8 +1,9 @@
-"""The messages of CRIU and runc: protocol buffers of numbers and bytes alone, and CRIU's requests for pipes.
+"""Encode and decode the messages of CRIU and runc, which are protocol buffers, and CRIU's requests for pipes.
 
-When CRIU streams (its img-streamer.c and images/img-streamer.proto), it opens no image file. Over one socket, it asks
-for a pipe for each image by its name: a request is a length in four bytes, little endian, and a message with the name
-as field 1. In a restore, an answer with the field 1 says whether the image exists. Then CRIU sends its end of a pipe.
+The messages contain only numbers and bytes. When CRIU streams (its img-streamer.c and images/img-streamer.proto), it
+opens no image file. Over one socket, it asks for a pipe for each image by its name. A request is a length in four
+bytes, little endian, and a message with the name as field 1. In a restore, field 1 of the answer shows whether the
+image exists. After that, CRIU sends its end of a pipe.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -22,7 +23,7 @@ _NAME = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{0,120}\Z")
 
 
 class NotUnderstood(Exception):
-    """A message is malformed, or asks for something that is not known here."""
+    """A message is malformed, or contains an unknown request."""
 
 
 def fields(message: bytes) -> Iterator[tuple[int, Value]]:
@@ -48,7 +49,7 @@ def fields(message: bytes) -> Iterator[tuple[int, Value]]:
 
 
 def number_in(value: Value) -> int:
-    """Return a field's value where it has to be a number. Raises `NotUnderstood` for bytes."""
+    """Return the value of a field that must be a number. Raises `NotUnderstood` for bytes."""
     if isinstance(value, bytes):
         raise NotUnderstood("bytes where a number is wanted")
     return value
@@ -87,27 +88,27 @@ def _number(number: int) -> bytes:
 
 
 class StreamBroken(Exception):
-    """The other side said something that is not of the protocol, or has gone."""
+    """The other side sent something that does not follow the protocol, or closed the connection."""
 
 
 def read_request(criu: socket.socket) -> str | None:
-    """Return the name of the next image; None when CRIU asks for no more. Raises `StreamBroken`."""
+    """Return the name of the next image, or None when CRIU requests no more. Raises `StreamBroken`."""
     message = _message(criu)
     return None if message is None else parse_request(message)
 
 
 def send_request(streamer: socket.socket, name: str) -> None:
-    """Ask for an image, as CRIU does. Raises `StreamBroken`."""
+    """Request an image, as CRIU does. Raises `StreamBroken`."""
     _say(streamer, field(1, name.encode("ascii")))
 
 
 def send_answer(criu: socket.socket, *, exists: bool) -> None:
-    """Tell CRIU if an image exists; only in a restore. Raises `StreamBroken`."""
+    """Tell CRIU whether an image exists, which it asks only in a restore. Raises `StreamBroken`."""
     _say(criu, field(1, int(exists)))
 
 
 def read_answer(streamer: socket.socket) -> bool:
-    """Return the streamer's answer: True if the image exists. Raises `StreamBroken`."""
+    """Return the streamer's answer, which is True if the image exists. Raises `StreamBroken`."""
     exists = _only_field(_message(streamer) or b"")
     if exists not in (0, 1):
         raise StreamBroken("it is not said whether an image exists")
@@ -146,7 +147,7 @@ def parse_request(message: bytes) -> str:
 
 
 def _only_field(message: bytes) -> Value | None:
-    """Return field 1 of a message that has no other; None for any other message."""
+    """Return field 1 of a message that has no other field, or None for any other message."""
     try:
         ((number, value),) = fields(message)
     except (NotUnderstood, ValueError):
@@ -155,7 +156,7 @@ def _only_field(message: bytes) -> Value | None:
 
 
 def _message(other: socket.socket) -> bytes | None:
-    """Return the next message; None when there will be no more."""
+    """Return the next message, or None if no more will follow."""
     try:
         head = ipc.receive_all(other, _LENGTH.size)
         if not head:

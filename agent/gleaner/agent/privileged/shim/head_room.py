@@ -1,13 +1,15 @@
-"""Memory near a container's limit: what a restore takes beside the job's own, and room above the limit for that.
+"""Calculate the memory that a restore needs besides the job's own, and lend room for it above the container's limit.
 
-CRIU, and what waits for CRIU, run in the container's cgroup while they restore it. CRIU's processes also become the
-container's, so each has a copy of CRIU's memory until it goes on. Without room for that, a container near its limit
-would be saved and never restored. So the limit is higher during such a restore, and lowered before the processes go on.
-Agents offer so much less of their node's memory; hence only one restore of a node has this room at a time.
+CRIU, and the processes that wait for CRIU, run in the container's cgroup while CRIU restores it. CRIU's processes also
+become the container's, so each of them has a copy of CRIU's memory until it continues as the job. Without room for
+these copies, a container near its limit would be saved but never restored. So the limit is raised for such a restore,
+and lowered before the processes continue. Agents offer that much less of their node's memory, so only one restore on a
+node has this room at a time.
 
-Memory that processes share since a fork stays shared only between a child and its parent, where both have it at the
-same addresses: so CRIU restores it. All else is restored for each process. A container that would not fit into its
-limit then, or whose restore would need more room, is not saved.
+Memory that processes have shared since a fork stays shared only between a child and its parent, and only where both
+have it at the same addresses, because CRIU restores it in this way. All other memory is restored separately for each
+process. A container is not saved if it would not fit into its limit after a restore, or if its restore would need more
+room.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -28,13 +30,16 @@ from .seal import Broken
 from .unsavable import Reason
 
 Areas = dict[str, tuple[int, int]]
-"""Private memory by its addresses, in bytes: all, and what is shared with another process."""
+"""Private memory by its addresses, in bytes: the total, and the part that is shared with another process."""
 NEEDS_MEMORY = "it needs more memory to be restored"
-"""The beginning of a refusal for memory. Control gives such a job the next step of its memory range."""
+"""The beginning of a refusal because of memory.
+
+Control then moves such a job up to the next size in its memory range.
+"""
 _MIB, _KIB = 2**20, 2**10
 HEAD_ROOM_MIB = 64
 _HEAD_ROOM = HEAD_ROOM_MIB * _MIB
-# Measured with CRIU 4.1 and Linux 6.18, and rounded up.
+# These values were measured with CRIU 4.1 and Linux 6.18, and rounded up.
 _KERNEL, _KERNEL_OF_PROCESS, _KERNEL_OF_THREAD = 1024 * _KIB, 70 * _KIB, 30 * _KIB
 _CRIU, _CRIU_OF_PROCESS, _CRIU_OF_PAIR, _CRIU_OF_THREAD = 12 * _MIB, 140 * _KIB, 2 * _KIB, 60 * _KIB
 _AGAIN_S = 0.2
@@ -44,13 +49,13 @@ class Need(NamedTuple):
     """The memory that the restore of a container needs, in bytes."""
 
     after: int
-    """The memory when its processes go on."""
+    """The memory when its processes continue."""
     peak: int
     limit: float
-    """The container's own limit; infinity if it has none."""
+    """The container's own limit, which is infinity if it has none."""
 
     def refusal(self) -> Reason | None:
-        """Return the reason why the container must not be saved; None if it can be restored.
+        """Return the reason why the container must not be saved, or None if it can be restored.
 
         >>> Need(120 * 2**20, 132 * 2**20, 128 * 2**20).refusal() is None
         True
@@ -66,7 +71,7 @@ class Need(NamedTuple):
 
 
 def need(memory: int, tables: int, limit: float, *, count: int, threads: int) -> Need:
-    """Return the need of so many processes and threads with so much memory and page tables, in bytes."""
+    """Return the need of `count` processes and `threads` threads with this much memory and page tables, in bytes."""
     after = memory + tables + _KERNEL + count * _KERNEL_OF_PROCESS + threads * _KERNEL_OF_THREAD
     criu = _CRIU + count * _CRIU_OF_PROCESS + count * count * _CRIU_OF_PAIR + threads * _CRIU_OF_THREAD
     return Need(after, after + criu, limit)
@@ -87,7 +92,7 @@ def private_after(areas: dict[int, Areas], parents: dict[int, int]) -> int:
 
 
 def of_container(state_folder: str) -> Need:
-    """Look at a container that stands still. Raises `OSError` or `ValueError`."""
+    """Return the need of a container whose processes are stopped. Raises `OSError` or `ValueError`."""
     limit_file = _limit_file(processes.cgroups_made_by_runc(state_folder))
     counters = processes.cgroup_counters(os.path.dirname(limit_file), "memory.stat")
     pids = processes.family(processes.first_process(state_folder))
@@ -127,10 +132,10 @@ def _areas(pid: int) -> Areas:
 
 @contextlib.contextmanager
 def lent(bundle: str, lock: str, end_s: float, *, is_wanted: bool) -> Generator[int | None]:
-    """Raise the limit in the configuration of a container that is about to be made, and yield the limit that it had.
+    """Raise the limit in the configuration of a container that is about to be made, and yield its original limit.
 
-    Yield None where that is not wanted. Wait until no other container of the node has head room. Raises
-    `HandshakeFailed` when the agent's end comes first.
+    Before that, wait until no other container on the node has head room. If `is_wanted` is False, change nothing and
+    yield None. Raises `HandshakeFailed` when the agent's end comes first.
     """
     if not is_wanted:
         yield None
@@ -155,7 +160,7 @@ def lent(bundle: str, lock: str, end_s: float, *, is_wanted: bool) -> Generator[
 
 
 def lower_limit(folders: dict[str, str], limit: int) -> None:
-    """Lower the limit of a container to its own again. Raises `Broken` if the container has more than that."""
+    """Lower a container's limit to its original value. Raises `Broken` if the container uses more memory than that."""
     path = _limit_file(folders)
     counters = processes.cgroup_counters(os.path.dirname(path), "memory.stat")
     try:

@@ -1,10 +1,10 @@
-"""The memory of a checkpoint that may come after its processes run: what CRIU's page maps say of it.
+"""Find the memory of a checkpoint that can be loaded after its processes run, from CRIU's page maps.
 
-CRIU marks pages that can come later (`PE_LAZY`): private memory of a process that no file is behind, without stacks,
-locked and huge pages. With `--lazy-pages` it leaves out what has this mark and is not present in the image. The agent
-writes page maps of that kind. Memory that two processes have at the same place stays as it is, since they share it
-since a fork, and so does memory that a child does not get as its parent has it (madvise(2)). Formats: CRIU's
-images/pagemap.proto and images/vma.proto.
+CRIU marks pages that can be loaded later (`PE_LAZY`). They are a process's private memory that is not backed by a file,
+except stacks, locked pages and huge pages. With `--lazy-pages` it leaves out the pages that have this mark and are not
+present in the image. The agent writes page maps of this kind. Memory that two processes have at the same place is
+loaded at the start, because they have shared it since a fork. The same holds for memory that a child does not inherit
+unchanged from its parent (madvise(2)). The formats are those of CRIU's images/pagemap.proto and images/vma.proto.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -22,7 +22,7 @@ from .vdso import MAGIC_BYTES, messages
 PAGE = 4096
 PAGEMAP = re.compile(r"pagemap-([0-9]{1,10})\.img\Z")
 _LAZY, _PRESENT = 1 << 1, 1 << 2
-"""Flags of some pages: they may come later; they are in the image."""
+"""Flags of pages: they can be loaded later, and they are in the image."""
 _REGULAR, _STACK, _ANON_PRIVATE = 1 << 0, 1 << 1, 1 << 9
 """Bits of a mapping's `status`."""
 _GROWS_DOWN, _LOCKED, _HUGE = 0x100, 0x2000, 0x40000
@@ -36,17 +36,17 @@ Range = tuple[int, int]
 
 
 class LazyPlan(NamedTuple):
-    """The way in which one process's memory is restored."""
+    """The plan for restoring one process's memory."""
 
     process: int
     pages: str
     """The name of its image of pages."""
     pagemap: bytes
-    """Its page map as CRIU is to get it."""
+    """Its page map in the form that CRIU receives."""
     eager: list[tuple[int, int, int]]
-    """The pages that CRIU gets: address, length, and offset in the image of pages, in order."""
+    """The pages that CRIU receives, in order, with address, length, and offset in the image of pages."""
     lazy: list[tuple[int, int, int]]
-    """The pages that come later."""
+    """The pages that are loaded later."""
 
 
 def plans(mappings: Mapping[int, bytes], pagemaps: Mapping[int, bytes]) -> dict[int, LazyPlan]:
@@ -63,7 +63,7 @@ def plans(mappings: Mapping[int, bytes], pagemaps: Mapping[int, bytes]) -> dict[
 
 
 def _own_areas(image: bytes) -> list[Range]:
-    """Return the start and end of each mapping whose pages can come later."""
+    """Return the start and end of each mapping whose pages can be loaded later."""
     found: list[Range] = []
     for message in messages(image):
         for number, value in fields(message):
@@ -80,7 +80,7 @@ def _plan(process: int, image: bytes, areas: list[Range]) -> LazyPlan:
     head, *runs = messages(image)
     made = [image[:MAGIC_BYTES], _HEAD.pack(len(head)), head]
     plan = LazyPlan(process, f"pages-{number_in(dict(fields(head)).get(1, 0))}.img", b"", [], [])
-    joined: list[Range] = []  # CRIU names pages of neighbours in one run
+    joined: list[Range] = []  # CRIU describes the pages of adjacent mappings as one run
     for first, last in sorted(areas):
         before = joined.pop() if joined and joined[-1][1] == first else (first, first)
         joined.append((before[0], last))
@@ -108,7 +108,7 @@ def _place(entry: Mapping[int, Value]) -> Range:
 
 
 def later_ranges(image: bytes) -> list[Range]:
-    """Return the start and end of all memory that comes later, by a page map as CRIU gets it.
+    """Return the start and end of all memory that is loaded later, from a page map in the form that CRIU receives.
 
     Raises `NotUnderstood`, `ValueError` or `struct.error`.
     """

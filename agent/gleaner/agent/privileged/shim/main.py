@@ -1,25 +1,26 @@
-"""`gleaner-runc`: an OCI runtime that is runc, but saves to and restores from an agent.
+"""Run `gleaner-runc`, an OCI runtime that behaves as runc, but saves to and restores from an agent.
 
-Docker Engine (its containerd) calls the shim as it calls runc. Every call goes to runc unchanged, except for containers
-that carry an agent's annotation `org.gleaner.handshake`, which comes from the engine's HostConfig and neither from a
-container image nor from a job's environment:
+Docker Engine (through containerd) calls the shim as it would call runc. Every call is passed to runc unchanged, except
+for containers that have an agent's annotation `org.gleaner.handshake`, which comes from the engine's HostConfig and
+never from a container image or a job's environment:
 
-- `checkpoint`: CRIU's images stream to the agent that waits under that name; containerd finds a small marker.
-- `create`: the container gets an init, its user a name, and it may make sockets of the usual kinds only
+- `checkpoint`: CRIU's images stream to the agent that waits under that name, and containerd finds a small marker.
+- `create`: the container is given an init, its user has a name, and it can make only sockets of the usual kinds
   (`own_config`).
-- `pause`: a container that cannot be frozen goes on (`freezing`).
-- `resume`: a container that goes on already, since CRIU was killed, is no error: else the engine would take it for
-  paused for ever.
-- `kill` with SIGKILL: a frozen container takes no other step. One that runc takes for ended, and whose processes still
-  run, is killed too.
-- `delete`: what a restore has mounted for CRIU is unmounted, if runc and this program were killed in that restore.
-- `create` with the annotation `org.gleaner.restore`: the process is restored from what the agent serves, and held back
-  by the freezer until the `start` that follows. So a plain `docker start` resumes a saved job, and the process does not
-  end before the engine looks for its end.
+- `pause`: a container that cannot be frozen continues to run (`freezing`).
+- `resume`: it is no error if a container already runs because CRIU was killed. Otherwise the engine would consider it
+  paused permanently.
+- `kill` with SIGKILL: the processes of a frozen container are killed before they run again. A container that runc
+  considers ended, but whose processes still run, is also killed.
+- `delete`: the mounts that a restore has made for CRIU are unmounted, if runc and this program were killed in that
+  restore.
+- `create` with the annotation `org.gleaner.restore`: the process is restored from the images that the agent serves, and
+  the freezer holds it back until the `start` that follows. So a plain `docker start` resumes a saved job, and the
+  process does not end before the engine watches for its end.
 
-The engine makes several calls for each container, ours or not, and waits for each. So all calls that do not concern us
-go on to runc with nothing imported but `os` and `sys`, and with no settings read: wrong settings stop nobody's
-container, and our own containers can still be killed and removed.
+The engine makes several calls for each container, whether it is ours or not, and waits for each call. So all calls that
+do not concern us are passed to runc with only `os` and `sys` imported, and without reading any settings. Wrong settings
+therefore stop no other user's container, and our own containers can still be killed and removed.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -27,22 +28,28 @@ from __future__ import annotations  # the node may have Python 3.9
 import os
 import sys
 
-TYPE_CHECKING = False  # `typing` itself takes longer to import than all the rest
+TYPE_CHECKING = False  # importing `typing` alone takes longer than all the rest
 if TYPE_CHECKING:
     from typing import NoReturn
 
 ANNOTATION_HANDSHAKE = "org.gleaner.handshake"
 ANNOTATION_RESTORE = "org.gleaner.restore"
 ANNOTATION_END = "org.gleaner.end-s"
-"""The agent's end, in seconds since the epoch: a save or restore that is not done by then is given up."""
+"""The agent's end, in seconds since the epoch. A save or restore that is not done by then is given up."""
 ANNOTATION_OWNER = "org.gleaner.owner"
-"""The uid of a user job's owner; not there for the service account's containers. What is saved is sealed (`seal`)."""
+"""The uid of a user job's owner. The service account's containers do not have this annotation.
+
+A user job's checkpoints are sealed (`seal`).
+"""
 ANNOTATION_IMAGE = "org.gleaner.image"
 """The id of the container image of a user job."""
 RESTORED = "gleaner-restored"
-"""The name of a mark in runc's own folder of a container: it was restored at `create`, and `start` lets it go on."""
+"""The name of a mark in runc's own folder of a container.
 
-# runc's options that are followed by a value; all others stand alone, or have it after "=".
+It means that the container was restored at `create`, and that `start` lets it run.
+"""
+
+# runc's options that are followed by a value. All others have no value, or have it after "=".
 _GLOBAL_VALUES = {"--log", "--log-format", "--root", "--criu", "--rootless"}
 _VALUES: dict[str, set[str]] = {
     "create": {"--bundle", "-b", "--console-socket", "--pidfd-socket", "--pid-file", "--preserve-fds"},
@@ -61,12 +68,12 @@ _VALUES: dict[str, set[str]] = {
     "resume": set(),
     "start": set(),
 }
-# The words behind the container's name in a call that concerns us: only of `kill` there are any.
+# The words after the container's name in a call that concerns us. Only `kill` has any.
 _BEHIND: dict[str, tuple[list[str], ...]] = {"kill": (["KILL"], ["SIGKILL"], ["9"])}
 
 
 class Call:
-    """A command line for runc, taken apart."""
+    """A parsed command line for runc."""
 
     def __init__(self, before: list[str], command: str, options: list[tuple[str, str | None]], container: str) -> None:
         self.globals = before
@@ -76,7 +83,7 @@ class Call:
         self.container = container
 
     def option(self, *names: str) -> str | None:
-        """Return the value of an option, of several the last one; None if there is none."""
+        """Return the value of an option, or None if it is missing. If the option is repeated, the last one counts."""
         found = None
         for name, value in self.options:
             if name in names:
@@ -90,7 +97,7 @@ class Call:
 
     @property
     def log(self) -> str | None:
-        """The file in which the caller looks for the reason of a failure."""
+        """The file in which the caller looks for the reason for a failure."""
         return self._global("--log")
 
     def _global(self, sought: str) -> str | None:
@@ -103,7 +110,7 @@ class Call:
 
 
 def parse(words: list[str]) -> Call | None:
-    """Return the call if it may concern us; None for a call that goes to runc unchanged.
+    """Return the call if it can concern us, or None for a call that is passed to runc unchanged.
 
     >>> parse(["--root", "/r", "checkpoint", "--image-path", "/i", "c1"]).option("--image-path")
     '/i'
@@ -139,10 +146,10 @@ def _skip_options(words: list[str], at: int, with_value: set[str]) -> int:
 
 
 def main(runc: str | None = None) -> NoReturn:
-    """Do what the command line says, and exit as runc would.
+    """Carry out the command line, and exit as runc would.
 
-    `runc` is the program that other calls go to, as the installation has written it down. If it is None, the settings
-    name the program.
+    `runc` is the program to which other calls are passed, as recorded at installation. If it is None, the settings name
+    the program.
     """
     words = sys.argv[1:]
     call = parse(words)
@@ -176,8 +183,8 @@ def main(runc: str | None = None) -> NoReturn:
 def may_be_ours(call: Call) -> bool:
     """Return True if the annotation's name is anywhere in the engine's (`create`) or runc's file about the container.
 
-    This quick look may only be wrong when it says yes: `transfer` finds out later if the name *is* an annotation's. A
-    file that cannot be read counts as no: runc complains of it.
+    This quick check can be wrong only when it returns True. `transfer` finds out later whether the name *is* that of an
+    annotation. For a file that cannot be read the answer is False, because runc reports the error.
     """
     if call.command == "create":
         return _says(_config_of(call), ANNOTATION_RESTORE)
@@ -207,7 +214,10 @@ def _change_config(call: Call) -> None:
 
 
 def _done_after_all(call: Call, words: list[str]) -> int:
-    """Have runc do it. Return runc's exit status; 0 where runc has failed and it is done all the same."""
+    """Have runc carry out the call.
+
+    Return runc's exit status, or 0 if runc has failed but the result was reached all the same.
+    """
     from ..common import freezing, processes
 
     folders = processes.cgroups_made_by_runc(call.folder)

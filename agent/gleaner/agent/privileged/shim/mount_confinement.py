@@ -1,9 +1,9 @@
-"""The mount namespace in which CRIU restores: nothing of the node can be written in it.
+"""Set up the mount namespace in which CRIU restores, so that nothing on the node can be written in it.
 
-CRIU makes files anew that were open and deleted when it saved, as root, and by paths that the job has chosen. CRIU does
-so in its own mount namespace, whose root is the node's. So this namespace is read-only, except for the container's
-root, CRIU's working folder, and an empty `/tmp`. And no symbolic link of the container's is followed while CRIU makes
-such files: a link to `/proc/1/root` would lead to a place where the node can be written.
+CRIU recreates files that were open but deleted at the save. It does so as root, and at paths that the job has chosen.
+It works in its own mount namespace, whose root is the node's. So this namespace is read-only, except for the
+container's root, CRIU's working folder, and an empty `/tmp`. While CRIU recreates such files, no symbolic link of the
+container is followed, because a link to `/proc/1/root` would lead to a place where the node can be written.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -14,28 +14,28 @@ import sys
 from ...system import openat
 from ..common import linux, mounts
 
-_YARD = "/tmp/.criu.mntns."  # noqa: S108 - CRIU's name for the folder below which it mounts what the container has
+_YARD = "/tmp/.criu.mntns."  # noqa: S108 - the folder below which CRIU makes the container's mounts
 
 
 class NotConfined(Exception):
-    """CRIU cannot be confined to the container; one line."""
+    """CRIU cannot be confined to the container. The message is one line."""
 
 
 def enter(root: str, work: str) -> None:
     """Enter such a namespace. `root` is the path at which the container's root is mounted. Raises `OSError`."""
     linux.own_mounts(sees_outside=False)
     linux.mount_itself(work)
-    linux.mount_empty("/tmp")  # noqa: S108 - that is the point
+    linux.mount_empty("/tmp")  # noqa: S108 - the folder has to be /tmp
     linux.change_mount("/", on=linux.READ_ONLY, with_below=True)
-    for path in (root, work, "/tmp", "/proc"):  # noqa: S108 - nothing can be made in /proc, and CRIU sets a process's facts there
+    for path in (root, work, "/tmp", "/proc"):  # noqa: S108 - CRIU sets a process's attributes in /proc
         linux.change_mount(path, off=linux.READ_ONLY)
 
 
 def follow_no_links(pid: int) -> None:
-    """Keep CRIU, from now on, from following symbolic links where it makes files anew. Raises `NotConfined`.
+    """From now on, keep CRIU from following symbolic links when it creates files. Raises `NotConfined`.
 
-    CRIU mounts all that the container has, each mount by itself, in the namespace in which the container's first
-    process (`pid`) begins. The container's own mounts are copies of those, and stay as they are.
+    CRIU makes all the container's mounts, one by one, in the namespace in which the container's first process (`pid`)
+    starts. The container's own mounts are copies of these, and stay unchanged.
     """
     with openat.closing_fd(os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)) as namespace:
         places = [place for place in mounts.mount_points(pid) if place.startswith(_YARD)]
@@ -50,7 +50,10 @@ def follow_no_links(pid: int) -> None:
 
 
 def _end_after_change(namespace: int, places: list[str]) -> None:
-    """Change these mounts in that namespace, and exit: a namespace is entered for good, so in a process of its own."""
+    """Change these mounts in that namespace, and exit.
+
+    This needs a separate process, because a namespace is entered permanently.
+    """
     try:
         linux.enter_mounts(namespace)
         for place in places:

@@ -1,19 +1,20 @@
-"""Change the configuration of a container of ours before runc reads it: its init, sockets, Landlock, its user's name.
+"""Change a container's configuration before runc reads it, namely its init, sockets, Landlock and its user's name.
 
-Init: process 1 is ours (`../init/init.c`), mounted over an empty file in /dev, where every container has a file system
-of root's own. The job's program is its child. It runs from a copy in the container's bundle: a checkpoint carries its
-init, since CRIU restores a process only beside the very file that it ran from. So a node whose init was compiled
-differently, or is newer, restores it too. Process 1 has the job's rights, so a job gains nothing by a forged one.
+Init: process 1 is ours (`../init/init.c`). It is mounted over an empty file in /dev, where every container has a file
+system that belongs to root. The job's program is a child of process 1. The init runs from a copy in the container's
+bundle. A checkpoint contains its init, since CRIU restores a process only together with the very file from which it
+ran. So a node whose init is newer or was compiled differently can also restore the checkpoint. Process 1 has the job's
+rights, so a job gains nothing by forging it.
 
-Landlock: no job has it, as CRIU would bring the processes back without their restrictions. A program that finds no
-Landlock goes on without.
+Landlock: no job can use it, because CRIU would restore the processes without their restrictions. A program that finds
+no Landlock continues without it.
 
-Sockets: seccomp rules restrict a job's sockets to UNIX, INET, INET6, and those of NETLINK that tell of routes. For
-other families the kernel would load modules that are hardly maintained (AF_ALG, TIPC, RDS, SMC and their like).
+Sockets: seccomp rules restrict a job's sockets to UNIX, INET, INET6, and the routing kind of NETLINK. For other
+families the kernel would load modules that are hardly maintained (such as AF_ALG, TIPC, RDS and SMC).
 
-The user's name: the image does not know the number that a job runs as, so programs that ask for the user's name
-(getpwuid(3)) would find none. So a file /etc/passwd of root's own is mounted over the image's. The file is the same on
-every node, as a process may have it open when it is saved. Nothing of the image is read.
+The user's name: the image does not know the uid under which a job runs, so programs that ask for the user's name
+(getpwuid(3)) would find none. So a file /etc/passwd that belongs to root is mounted over the image's. The file is the
+same on every node, because a process might have it open when it is saved. No file of the image is read.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -27,28 +28,31 @@ from typing import Any
 from ...system import atomic, untrusted
 
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""The errors that Python raises for a malformed file. They are caught only where one is read."""
+"""The errors that Python raises for a malformed file. They are caught only where such a file is read."""
 INIT = "/dev/gleaner-init"
 """The path of process 1's program in a container."""
 INIT_PROGRAM = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "init", "gleaner-init")
 END = "/job/.gleaner-end"
-"""The file in a container in which its init writes how the program has ended."""
+"""The file in a container to which its init writes how the program has ended."""
 _USER_FILE, _INIT_FILE = "passwd", "gleaner-init"
 _LONGEST_INIT_BYTES = 2**22
 _FAMILIES = (1, 2, 10)
 """UNIX, INET, INET6."""
 _NETLINK, _ROUTE = 16, 0
 _MOST_FAMILIES = 64
-"""Linux has fewer; the filter denies what is beyond, and every number that only looks like a family in 32 bits."""
+"""Linux has fewer. The filter denies higher numbers, and every number that looks like a family only in 32 bits."""
 _CALLS = ("socket", "socketpair")
 _LANDLOCK, ENOSYS = "landlock_create_ruleset", 38
-"""The call that a program makes first, and the error that it knows (landlock(7))."""
+"""The call that a program makes first, and the error that it understands (landlock(7))."""
 _OLD_CALL, _OLD_KINDS = "socketcall", (1, 8)
-"""The call with which programs of i386 once made sockets; a filter cannot see its family. They have `socket`, too."""
+"""The call with which i386 programs once made sockets, and whose family a filter cannot see.
+
+Such programs can also use `socket`.
+"""
 
 
 def change(bundle: str, annotation: str) -> None:
-    """Change config.json in a container's bundle, if the container carries the annotation.
+    """Change config.json in a container's bundle if the container has the annotation.
 
     Raises `OSError`, or one of `MALFORMED`.
     """
@@ -77,13 +81,16 @@ def _file(destination: str, source: str, *options: str) -> dict[str, Any]:
 
 
 def packed_init(bundle: str) -> str:
-    """Return the init of the container in this bundle as a text, for its checkpoint."""
+    """Return the init of the container in this bundle as text, for its checkpoint."""
     with open(os.path.join(bundle, _INIT_FILE), "rb") as file:
         return base64.b85encode(zlib.compress(file.read(), 1)).decode()
 
 
 def put_init(bundle: str, packed: object) -> None:
-    """Give a container that is to be restored the init of its checkpoint. Raises `ValueError` if that is malformed."""
+    """Put the init of a checkpoint into the container that is to be restored.
+
+    Raises `ValueError` if the init is malformed.
+    """
     unpacking = zlib.decompressobj()
     try:
         program = unpacking.decompress(base64.b85decode(str(packed)), _LONGEST_INIT_BYTES)
@@ -110,9 +117,9 @@ def passwd(uid: int, gid: int) -> str:
 
 
 def denials() -> list[dict[str, Any]]:
-    """Return the denying rules, for a filter that lets through what it does not name.
+    """Return the denying rules for a filter that allows what it does not name.
 
-    A filter cannot say "none of these": so each other family is named, and all numbers beyond.
+    A filter cannot express "all but these", so each other family is named, and so are all higher numbers.
     """
     others = [number for number in range(_MOST_FAMILIES) if number not in (*_FAMILIES, _NETLINK)]
     wrong = [*(_is(0, number) for number in others), {"index": 0, "value": _MOST_FAMILIES, "op": "SCMP_CMP_GE"}]
@@ -128,9 +135,9 @@ def denials() -> list[dict[str, Any]]:
 def restrict_calls(config: dict[str, Any]) -> None:
     """Restrict sockets and Landlock in the configuration of a container that is about to be made.
 
-    In a filter that lets through only what it names, such as Docker's, `socketcall` of i386 stays open: libseccomp
-    takes a rule that allows `socket` as one for the old call too, and then no other rule can deny that. If the engine
-    is told to use no filter at all, none is added. A malformed configuration raises whatever error it causes.
+    In a filter that allows only what it names, such as Docker's, `socketcall` of i386 stays allowed. libseccomp applies
+    a rule that allows `socket` to the old call as well, and then no other rule can deny that. If the engine is
+    configured to use no filter, none is added. A malformed configuration raises the error that it causes.
     """
     linux: dict[str, Any] = config.get("linux") or dict[str, Any]()
     seccomp: dict[str, Any] | None = linux.get("seccomp")

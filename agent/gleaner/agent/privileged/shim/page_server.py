@@ -1,11 +1,11 @@
-"""The page server of one restored container: it puts pages into the processes' memory while these already run.
+"""Serve the pages of one restored container by putting them into its processes' memory while the processes run.
 
-The agent sends whole verified blocks, those that a process waits for first; CRIU hands over a userfaultfd for each
-process. The kernel reports what a process does with memory that is still missing. While such a report is not read, the
-kernel refuses pages (EAGAIN), so a page never goes where its memory has been before. The agent is not believed: a block
-has to lie within the memory that CRIU's page maps name, which root's relay has read.
+The agent sends whole verified blocks, beginning with those that a process waits for, and CRIU passes a userfaultfd for
+each process. The kernel reports how a process changes memory that is still missing. Until such a report is read, the
+kernel refuses pages (EAGAIN), so a page is never put at an address that its memory has left. The agent is not trusted.
+A block must be within the memory that is named in CRIU's page maps, which root's relay has read.
 
-`page_watchdog` has the other half: it kills the container if this process ends before all memory is there.
+`page_watchdog` contains the other half, which kills the container if this process ends before all memory is loaded.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -26,30 +26,33 @@ from ..common import userfault
 from .lazy_maps import PAGE, Range, later_ranges
 
 BLOCK = struct.Struct("<IIQ")
-"""A message to or from the agent: a process's number in the checkpoint, a length, an address; then a block's bytes."""
+"""A message to or from the agent: process number in the checkpoint, length and address, followed by a block's bytes."""
 MAP = struct.Struct("<II")
-"""The head of a page map from root's relay: the process's number, and the length of the page map."""
+"""The head of a page map from root's relay, with the process's number and the length of the page map."""
 _NUMBER = struct.Struct("<I")
 BEGIN, COMPLETE = BLOCK.pack(0, 0, 1), BLOCK.pack(0, 0, 0)
-"""Messages to the agent: it can send all memory now; all memory is there."""
+"""Messages to the agent: it can now send all memory, and all memory is loaded."""
 MOST_BYTES = 2**20
 BLOCK_WITHIN_S = 60.0
-"""The longest time without a block, while memory is missing, and to put a block in its place."""
+"""The longest time without a block while memory is missing, and the longest time to put a block in its place."""
 _PATIENCE_S = 20.0
 _RESTORED, _ENDED = 0x52535446, 1 << 31
-"""A number that CRIU sends when all are restored. From the other one on, it is a process that has ended."""
+"""The number that CRIU sends when all processes are restored.
+
+Numbers from `_ENDED` on stand for a process that has ended.
+"""
 _REPORTS = 64
 
 Run = tuple[int, int, int]
-"""Missing memory: its start and end in the checkpoint, and how far it has moved since."""
+"""Missing memory, with its start and end in the checkpoint, and how far it has moved since."""
 
 
 class MemoryLost(Exception):
-    """The memory cannot become complete; one line."""
+    """The memory cannot be completed. The message is one line."""
 
 
 class Space:
-    """The missing memory of one process, in the order of the addresses that it had in the checkpoint."""
+    """The missing memory of one process, in the order of its addresses in the checkpoint."""
 
     def __init__(self, process: int, runs: list[Run]) -> None:
         self.process = process
@@ -63,7 +66,7 @@ class Space:
         return first, bisect.bisect_left(self.runs, (end,))
 
     def first(self, start: int, end: int) -> Run | None:
-        """Return the first piece of what is missing of a range in the checkpoint."""
+        """Return the first missing piece of a range in the checkpoint."""
         first, last = self._between(start, end)
         if first >= last:
             return None
@@ -71,7 +74,7 @@ class Space:
         return max(run[0], start), min(run[1], end), run[2]
 
     def cut(self, start: int, end: int) -> list[Run]:
-        """Take a range in the checkpoint out of what is missing. Return the pieces."""
+        """Remove a range in the checkpoint from the missing memory, and return the removed pieces."""
         first, last = self._between(start, end)
         runs = self.runs[first:last]
         outside = [(one, min(two, start), by) for one, two, by in runs if one < start]
@@ -80,12 +83,12 @@ class Space:
         return [(max(one, start), min(two, end), by) for one, two, by in runs]
 
     def find(self, address: int) -> int | None:
-        """Return the place in the checkpoint of a page that is missing at this address; None if none is."""
+        """Return the checkpoint address of the page that is missing at this address, or None if it is not missing."""
         places = ((address - by, self.first(address - by, address - by + PAGE)) for by in self._moves)
         return next((place for place, run in places if run is not None and run[2] == address - place), None)
 
     def drop(self, start: int, end: int) -> list[Run]:
-        """Take what is missing between two addresses out. Return the pieces."""
+        """Remove the memory between two addresses from the missing memory, and return the removed pieces."""
         inside = [run for run in self.runs if run[0] + run[2] < end and run[1] + run[2] > start]
         return [piece for one, two, by in inside for piece in self.cut(max(one, start - by), min(two, end - by))]
 
@@ -99,9 +102,9 @@ class Space:
 
 
 class PageServer:
-    """`criu` is the socket at which CRIU's restore connects, `agent` brings blocks, `maps` brings page maps.
+    """CRIU connects to the socket `criu` in a restore, blocks arrive through `agent`, and page maps through `maps`.
 
-    `guard` is a descriptor that can be read when the watchdog has ended.
+    `guard` is a descriptor that becomes readable when the watchdog ends.
     """
 
     def __init__(self, criu: socket.socket, agent: socket.socket, maps: socket.socket, guard: int) -> None:
@@ -111,7 +114,7 @@ class PageServer:
         self._faults: deque[tuple[int, int]] = deque()
         self._is_restored = False
         self._heard_s = time.monotonic()
-        self._buffer = bytearray(MOST_BYTES)  # one for all blocks: new memory for each would cost more than the copy
+        self._buffer = bytearray(MOST_BYTES)  # one for all blocks, as new memory would cost more than the copy
         agent.settimeout(BLOCK_WITHIN_S)
         maps.settimeout(_PATIENCE_S)
         self._criu, self._connection = criu, criu
@@ -121,7 +124,7 @@ class PageServer:
             self._poller.register(one, select.POLLIN)
 
     def serve(self) -> None:
-        """Return when all memory is there. Raises `MemoryLost`, `OSError` or `struct.error`, among others."""
+        """Return when all memory is loaded. Raises `MemoryLost`, `OSError` or `struct.error`, among others."""
         while not (self._is_restored and not any(space.runs for space in self._spaces.values())):
             ready = [one for one, _ in self._poller.poll(0 if self._faults else 1000)]
             if self._guard in ready:
@@ -162,11 +165,14 @@ class PageServer:
             if descriptor is None:
                 raise MemoryLost("CRIU sends no descriptor")
             while select.select([self._maps], [], [], 0)[0] and self._read_map():
-                pass  # the page map of a process comes before its descriptor
+                pass  # the page map of a process arrives before its descriptor
             self._add(descriptor, Space(number, [(one, two, 0) for one, two in self._named.get(number, [])]))
 
     def _read_map(self) -> bool:
-        """Read a page map. Return False if no more come. CRIU gets each one only when all of it was sent to us."""
+        """Read a page map. Return False if there are no more.
+
+        CRIU receives each page map only after we have received all of it.
+        """
         head = ipc.receive_all(self._maps, MAP.size)
         if len(head) < MAP.size:
             with contextlib.suppress(KeyError):
@@ -181,7 +187,7 @@ class PageServer:
         self._poller.register(descriptor, select.POLLIN)
 
     def _remove(self, descriptor: int) -> None:
-        """Forget a process that has ended, or has all its memory."""
+        """Forget a process that has ended or has all its memory."""
         self._poller.unregister(descriptor)
         del self._spaces[descriptor]
         os.close(descriptor)
@@ -189,7 +195,10 @@ class PageServer:
     # ── the kernel ──
 
     def _hear(self, descriptor: int) -> None:
-        """Follow what a process has done, and note what it waits for. More may be left for the next call."""
+        """Follow what a process has done, and note the pages that it waits for.
+
+        Some reports might be left for the next call.
+        """
         with contextlib.suppress(BlockingIOError):
             for report in userfault.reports(os.read(descriptor, userfault.REPORT_BYTES * _REPORTS)):
                 self._follow(descriptor, *report)
@@ -210,11 +219,11 @@ class PageServer:
             raise MemoryLost(f"the kernel reports {kind}, which is not known here")
 
     def _answer(self, descriptor: int, page: int) -> None:
-        """Ask for the page that a process waits for, or give zeros where the checkpoint has nothing."""
+        """Ask for the page that a process waits for, or supply zeros where the checkpoint has no memory."""
         space = self._spaces.get(descriptor)
         if space is None:
             return
-        self._hear(descriptor)  # what it has done first
+        self._hear(descriptor)  # its earlier reports come first
         if (place := space.find(page)) is not None:
             self._agent.sendall(BLOCK.pack(space.process, PAGE, place))
             return
@@ -222,7 +231,7 @@ class PageServer:
         if error == errno.EAGAIN:
             self._faults.append((descriptor, page))
             self._wait(descriptor)
-        elif error in (errno.EEXIST, errno.ENOENT):  # it is there, or its place is gone
+        elif error in (errno.EEXIST, errno.ENOENT):  # the page is there, or its place no longer exists
             userfault.wake(descriptor, page, PAGE)
         elif error == errno.ESRCH:
             self._remove(descriptor)
@@ -230,7 +239,10 @@ class PageServer:
             raise MemoryLost(f"no page can be made: {os.strerror(error)}")
 
     def _wait(self, descriptor: int) -> None:
-        """Follow what the kernel reports. It takes pages again right after that, but perhaps not for long."""
+        """Follow the kernel's reports.
+
+        The kernel accepts pages again immediately after that, but perhaps not for long.
+        """
         self._hear(descriptor)
         os.sched_yield()
         self._check_time()
@@ -257,7 +269,7 @@ class PageServer:
         self._place(process, start, start + length)
 
     def _place(self, process: int, start: int, end: int) -> None:
-        """Put a block where it is missing, in each process that has come from this one."""
+        """Put a block where it is missing, in the process and in those that were forked from it."""
         source, whole = ctypes.addressof(ctypes.c_char.from_buffer(self._buffer)), True
         while found := self._missing(process, start, end):
             descriptor, space, (one, two, by) = found
@@ -270,7 +282,7 @@ class PageServer:
                 userfault.wake(descriptor, one + by, PAGE)
             elif error == errno.EAGAIN:
                 self._wait(descriptor)
-            elif error == errno.ENOENT and length > PAGE:  # a border of two mappings is in between
+            elif error == errno.ENOENT and length > PAGE:  # the border between two mappings is inside
                 whole = False
             elif error == errno.ESRCH:
                 self._remove(descriptor)

@@ -1,9 +1,9 @@
-"""The watchdog of a page server: it kills the container before any copy of its userfaultfds closes.
+"""Watch over a page server, and kill the container before any copy of its userfaultfds closes.
 
-When the last copy of a userfaultfd closes, a process that waits for a page reads zeros and computes on. So the page
-server and its watchdog share one table of descriptors: none in it closes while either of the two lives. Each kills the
-container when the other has ended too early, and ends only when the container has no process left. Of the two, only
-the watchdog, which takes no more memory, is exempt from the kernel's killing for lack of memory.
+When the last copy of a userfaultfd closes, a process that waits for a page reads zeros and continues to compute with
+them. So the page server and its watchdog share one table of descriptors, in which none closes while either of the two
+lives. Each kills the container if the other has ended too early, and then ends only when the container has no process
+left. Only the watchdog, which needs no further memory, is exempt from being killed by the kernel when memory runs out.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -29,9 +29,9 @@ from .page_server import MAP, PageServer
 from .seal import Broken
 
 CRIU_SOCKET = "lazy-pages.socket"
-"""CRIU's name for the socket at which it hands over userfaultfds."""
+"""CRIU's name for the socket over which it passes userfaultfds."""
 LEAST_KERNEL = (5, 15)
-"""Older kernels may put a page where its memory has been before (mmap_changing is no counter there)."""
+"""Older kernels might put a page where its memory was earlier (mmap_changing is no counter there)."""
 _SERVER_BYTES = 2**30
 _CHECK_S = 10.0
 _AGAIN_S = 0.01
@@ -39,7 +39,7 @@ _ARM, _ARMED = b"a", b"y"
 
 
 def is_possible(settings: config.Config) -> bool:
-    """Return True if the kernel and CRIU here can restore a container whose memory comes later."""
+    """Return True if the kernel and CRIU here can restore a container whose memory is loaded later."""
     words, nothing = [settings.criu, "check", "--feature", "uffd-noncoop"], subprocess.DEVNULL
     try:
         is_new = tuple(map(int, platform.release().split("-")[0].split(".")[:2])) >= LEAST_KERNEL
@@ -49,7 +49,7 @@ def is_possible(settings: config.Config) -> bool:
 
 
 class Pages(vdso.Guard):
-    """The page server of one restore, as the restore sees it. It gets the page maps before CRIU does."""
+    """The page server of one restore, from the restore's point of view. It receives the page maps before CRIU does."""
 
     def __init__(self, agents: socket.socket, maps: socket.socket, watchdog: socket.socket) -> None:
         super().__init__()
@@ -66,14 +66,17 @@ class Pages(vdso.Guard):
                 raise Broken(f"the page server has gone: {error}") from error
 
     def watch(self) -> None:
-        """Wait until the watchdog is armed, or all memory is there. Raises `Broken` if the watchdog ends before."""
+        """Wait until the watchdog is armed, or all memory is loaded.
+
+        Raises `Broken` if the watchdog ends before that.
+        """
         if not self._watchdog.recv(1, socket.MSG_PEEK):
             raise Broken("the page server has ended before the processes run")
 
     def arm(self) -> None:
-        """Let the watchdog know that the processes are about to run. Raises `Broken` if it does not watch."""
+        """Tell the watchdog that the processes are about to run. Raises `Broken` if the watchdog has ended."""
         self._watchdog.settimeout(ipc.PATIENCE_S)
-        with contextlib.suppress(OSError):  # it has ended if all memory is there by now
+        with contextlib.suppress(OSError):  # it has ended if all memory is loaded by now
             self._watchdog.sendall(_ARM)
         with contextlib.suppress(OSError):
             if self._watchdog.recv(1) == _ARMED:
@@ -85,7 +88,7 @@ class Pages(vdso.Guard):
 def serving(state_folder: str, work: str) -> Generator[Pages]:
     """Start a page server to which CRIU connects in its folder `work`. It outlives this context if it was armed.
 
-    `state_folder` is the folder of runc's facts about the container. Call this while this process has one thread.
+    `state_folder` is the folder with runc's data about the container. Call this only while this process has one thread.
     """
     with contextlib.ExitStack() as stack:
         criu = stack.enter_context(ipc.listen(os.path.join(work, CRIU_SOCKET)))
@@ -102,10 +105,10 @@ def serving(state_folder: str, work: str) -> Generator[Pages]:
 def _become_watchdog(
     criu: socket.socket, agent: socket.socket, maps: socket.socket, caller: socket.socket, state_folder: str
 ) -> NoReturn:
-    """Be the watchdog, with a child that is the page server, and end."""
+    """Act as the watchdog of a child that is the page server, and exit."""
     status = 1
     try:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a node that is shut down ends all: the server first
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a shutdown of the node ends all, the server first
         os.setsid()
         os.chdir("/")
         _keep_open({one.fileno() for one in (criu, agent, maps, caller)})
@@ -130,22 +133,22 @@ def _be_server(criu: socket.socket, agent: socket.socket, maps: socket.socket, o
         PageServer(criu, agent, maps, own).serve()
         status = 0
     finally:
-        if status:  # the watchdog does the same, unless it has ended
+        if status:  # the watchdog also does this, unless it has ended
             end_container(processes.cgroups_made_by_runc(state_folder))
         os._exit(status)
 
 
 def watch(server: int, caller: socket.socket, find: Callable[[], dict[str, str]]) -> int:
-    """Return 0 when the page server has done all; otherwise when the container has no process left.
+    """Return 0 once the page server has completed its work, or 1 once the container has no process left.
 
-    `find` returns the container's cgroups. They are known at the latest when the caller arms the watchdog.
+    `find` returns the container's cgroups. They are known by the time the caller arms the watchdog.
     """
     folders: dict[str, str] = {}
     ended = os.pidfd_open(server)
     poller = select.poll()
     poller.register(ended, select.POLLIN)
     poller.register(caller, select.POLLIN)
-    with contextlib.suppress(Exception):  # whatever fails here, the container must not go on
+    with contextlib.suppress(Exception):  # whatever fails here, the container must not continue
         while True:
             ready = [one for one, _ in poller.poll()]
             if ended in ready:
@@ -165,7 +168,10 @@ def watch(server: int, caller: socket.socket, find: Callable[[], dict[str, str]]
 
 
 def end_container(folders: dict[str, str]) -> None:
-    """Kill a container's processes until none is left. What cannot be read counts as one that is left."""
+    """Kill a container's processes until none is left.
+
+    If the cgroup cannot be read, processes are assumed to be left.
+    """
     while folder := folders.get("freezer") or folders.get(""):
         with contextlib.suppress(OSError), open(os.path.join(folder, "cgroup.kill"), "w", encoding="ascii") as order:
             order.write("1")
@@ -177,7 +183,7 @@ def end_container(folders: dict[str, str]) -> None:
 
 
 def _is_dead(folder: str) -> bool:
-    """Return True for a cgroup without processes, and for one that is gone while a cgroup above it is there."""
+    """Return True for a cgroup without processes, or one that no longer exists although a cgroup above it does."""
     try:
         with open(os.path.join(folder, "cgroup.procs"), encoding="ascii") as file:
             return not file.read()
@@ -190,11 +196,11 @@ def _is_dead(folder: str) -> bool:
 
 def _set_oom_score(score: int) -> None:
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-        file.write(str(score))  # not every container that root works in allows this
+        file.write(str(score))  # not every container in which root works allows this
 
 
 def _keep_open(kept: set[int]) -> None:
-    """Close all other descriptors. Whoever waits for the end of what this process would print waits for nothing."""
+    """Close all other descriptors, so that no program waits for the end of this process's output."""
     sys.stdout.flush()
     nothing = os.open("/dev/null", os.O_RDWR)
     for standard in range(3):

@@ -1,11 +1,12 @@
 """Seal what CRIU saves for an ordinary user, so that root restores nothing else.
 
-CRIU runs as root and believes the images that it is given: forged images could say that a process had another's file
-open. The checkpoints of a user job lie where the user can write. So a relay of root's stands between CRIU and the user.
-While CRIU saves, the relay notes the digest of each block. The notes travel with the checkpoint, under a code (HMAC)
-whose key only root's programs have. While CRIU restores, it gets only blocks and images that were noted. Pages of
-memory pass unchanged and without a copy: a process's own memory is its owner's affair anyway, except for the few pages
-that CRIU itself reads as root (`vdso`). Those are looked at in every restore.
+CRIU runs as root and trusts its images. Forged images could claim that a process had another user's file open. The user
+can write where the checkpoints of a user job are stored. So a relay that runs as root stands between CRIU and the user.
+While CRIU saves, the relay notes the digest of each block. The notes are stored with the checkpoint, protected by a
+code (HMAC) whose key only root's programs have. While CRIU restores, it receives only blocks and images that were
+noted. Pages of memory are passed on unchanged and without a copy, because a process's memory belongs to its owner
+anyway. The exceptions are a few pages that CRIU itself reads as root (`vdso`). These pages are checked in every
+restore.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -35,22 +36,22 @@ _MOST_SEEN_BYTES = 2**28
 
 
 class Broken(Exception):
-    """The checkpoint is not one that root has saved for this user; one line."""
+    """The checkpoint is not one that root has saved for this user. The message is one line."""
 
 
 class SaveNotes(NamedTuple):
     """Root's notes of a save."""
 
     descriptors: str
-    """The pipes that the process had as its standard streams, in runc's words."""
+    """The pipes that the process had as its standard streams, in runc's notation."""
     images: dict[str, list[str]]
-    """The digest of each block, by the image's name; images of pages are left out."""
+    """The digest of each block, by the image's name. Images of pages are left out."""
     image: str = ""
-    """The id of the container image: in another one, CRIU's paths could lead elsewhere."""
+    """The id of the container image. In another image, CRIU's paths could lead elsewhere."""
 
 
 def seal(key: bytes, uid: int, notes: SaveNotes) -> str:
-    """Return the notes as one text that nobody without the key can change.
+    """Return the notes as one text that cannot be changed without the key.
 
     >>> open_seal(b"k", 7, seal(b"k", 7, SaveNotes("[]", {"core-1.img": ["00"]}))).images
     {'core-1.img': ['00']}
@@ -60,7 +61,10 @@ def seal(key: bytes, uid: int, notes: SaveNotes) -> str:
 
 
 def open_seal(key: bytes, uid: int, text: object, image: str = "") -> SaveNotes:
-    """Return the notes in a text. Raises `Broken` unless the text was sealed for this user, in this container image."""
+    """Return the notes in a sealed text.
+
+    Raises `Broken` unless the text was sealed for this user and this container image.
+    """
     try:
         outer: dict[str, Any] = json.loads(text if isinstance(text, str) else "")
         body, code = outer["body"], outer["code"]
@@ -82,10 +86,11 @@ def _code(key: bytes, body: str) -> str:
 
 
 class Relay:
-    """The relay of one save or restore: CRIU connects to `listener`, and the relay to the user's streamer at `path`.
+    """The relay of one save or restore.
 
-    `guard` is None in a save. `notes` is None in a save, and for what the service account has saved. `saved` is the
-    pid of the first process that is saved.
+    CRIU connects to `listener`, and the relay connects to the user's streamer at `path`. `guard` is None in a save.
+    `notes` is None in a save, and for checkpoints that the service account has saved. `saved` is the pid of the first
+    process that is saved.
     """
 
     def __init__(
@@ -98,9 +103,9 @@ class Relay:
     ) -> None:
         self.images: dict[str, list[str]] = {}
         self.reason = ""
-        """The reason of a failure; "" if there is none."""
+        """The reason for a failure, or "" if there is none."""
         self.failed, self._fail = os.pipe()
-        """A pipe's end that can be read once the relay has failed."""
+        """The end of a pipe that becomes readable once the relay has failed."""
         self._listener = listener
         self._path = path
         self._notes = notes
@@ -111,9 +116,9 @@ class Relay:
         self._main.start()
 
     def finish(self, until_s: float) -> None:
-        """Wait until all has been passed on; CRIU is done by now. Raises `Broken`."""
+        """Wait until everything has been passed on. CRIU must be done by now. Raises `Broken`."""
         self._join(self._main, until_s)
-        for thread in self._pumps:  # now there are all: the last may be for what CRIU wrote right before it ended
+        for thread in self._pumps:  # only now complete, as CRIU's last write can add a pump
             self._join(thread, until_s)
         if self.reason:
             raise Broken(self.reason)
@@ -145,7 +150,7 @@ class Relay:
 
     @functools.cached_property
     def _pids(self) -> dict[str, int]:
-        """One look for all images: the processes stand still in a save, and there may be thousands."""
+        """Look them up once for all images, because the processes are stopped in a save, and there can be thousands."""
         return wipe_on_fork.pids_by_inner_pid(self._saved)
 
     def _take(self, criu: socket.socket, streamer: socket.socket, name: str) -> None:
@@ -153,7 +158,7 @@ class Relay:
         mappings = wipe_on_fork.IMAGE.match(name)
         pid = self._pids.get(mappings.group(1)) if mappings else None
         source = criu_messages.receive_pipe(criu)
-        with contextlib.ExitStack() as ends:  # if the agent is gone, none may stay open: CRIU would wait for ever
+        with contextlib.ExitStack() as ends:  # if the agent is gone, all must be closed, or CRIU waits indefinitely
             ends.callback(os.close, source)
             criu_messages.send_request(streamer, name)
             if _PAGES.match(name):
@@ -170,7 +175,7 @@ class Relay:
         self.pump(_pass_and_note, source, ours, digests, name, pid)
 
     def _give(self, criu: socket.socket, streamer: socket.socket, name: str, guard: vdso.Guard) -> None:
-        """Relay an image that CRIU reads, if there is one. Raises `Broken`."""
+        """Relay an image that CRIU reads, if it exists. Raises `Broken`."""
         is_pages = bool(_PAGES.match(name))
         digests = None if self._notes is None or is_pages else self._notes.images.get(name)
         if self._notes is not None and not is_pages and digests is None:
@@ -198,16 +203,17 @@ class Relay:
             self.pump(_pass_saved, ours, sink, digests, name, note_guard)
 
     def pump(self, act: Callable[..., None], *args: object) -> None:
-        """Do this beside the rest. If it fails, all fails."""
+        """Run a function in a separate thread. If it fails, the whole relay fails."""
         thread = threading.Thread(target=self._run_guarded, args=(act, *args), daemon=True)
         self._pumps.append(thread)
         thread.start()
 
 
 def _pass_and_note(source: int, sink: int, digests: list[str], name: str, pid: int | None) -> None:
-    """Pass the blocks on, and note them. Whatever fails, both ends are closed, so that CRIU's save fails.
+    """Pass the blocks on, and note their digests. If anything fails, both ends are closed, so that CRIU's save fails.
 
-    In an image of mappings, some get a mark that CRIU leaves out. `pid` is their process; None for other images.
+    In an image of mappings, some mappings are given a mark that CRIU leaves out. `pid` is their process, or None for
+    other images.
     """
     with openat.closing_fd(source), openat.closing_fd(sink):
         blocks = iter(lambda: _block(source), b"")
@@ -220,13 +226,13 @@ def _pass_and_note(source: int, sink: int, digests: list[str], name: str, pid: i
 
 
 def _pass_saved(source: int, sink: int, digests: list[str] | None, name: str, guard: vdso.Guard | None) -> None:
-    """Pass on the blocks that were noted, or all if `digests` is None. Raises `Broken`.
+    """Pass on the blocks that were noted, or all blocks if `digests` is None. Raises `Broken`.
 
-    With a `guard`, CRIU gets nothing before the guard has noted the whole image: CRIU asks for pages as soon as it has
-    read the beginning of the image that says what they are.
+    With a `guard`, CRIU receives nothing before the guard has noted the whole image, because CRIU asks for pages as
+    soon as it has read the first part of the image that describes them.
 
-    When another block comes, or one is missing, `sink` stays open: CRIU must be killed while it waits, and must never
-    take what it has for the whole image.
+    If a wrong block arrives, or one is missing, `sink` stays open. CRIU must then be killed while it waits, so that it
+    never mistakes a part for the whole image.
     """
     with openat.closing_fd(source):
         blocks = _saved_blocks(source, digests, name)
@@ -237,13 +243,13 @@ def _pass_saved(source: int, sink: int, digests: list[str] | None, name: str, gu
         try:
             for block in blocks:
                 openat.write_all(sink, block)
-        except BrokenPipeError:  # CRIU has read all that it wants
+        except BrokenPipeError:  # CRIU has read all that it needs
             return
     os.close(sink)
 
 
 def _saved_blocks(source: int, digests: list[str] | None, name: str) -> Iterator[bytes]:
-    """Yield the blocks of an image. Raises `Broken` for one that was not noted, or is missing."""
+    """Yield the blocks of an image. Raises `Broken` for a block that was not noted, or that is missing."""
     for number in itertools.count():
         block = _block(source)
         if digests is not None and number < len(digests):
@@ -266,7 +272,7 @@ def _whole(blocks: Iterator[bytes], name: str) -> bytes:
 
 
 def _pass_pages(source: int, sink: int, parts: list[vdso.VdsoPart]) -> None:
-    """Pass pages on, and look at these parts before. If one is forged, `sink` stays open, as in `_pass_saved`."""
+    """Check these parts, and pass the pages on. If a part is forged, `sink` stays open, as in `_pass_saved`."""
     at = 0
     with openat.closing_fd(source):
         try:
@@ -285,7 +291,7 @@ def _pass_pages(source: int, sink: int, parts: list[vdso.VdsoPart]) -> None:
 
 
 def _splice(source: int, sink: int, length: int | None) -> int:
-    """Move `length` bytes, or all that come if it is None. Return the number of bytes moved."""
+    """Move `length` bytes, or all that arrive if it is None. Return the number of bytes moved."""
     count = 0
     while length is None or count < length:
         more = linux.splice(source, sink, BLOCK_BYTES if length is None else min(BLOCK_BYTES, length - count))
@@ -300,7 +306,7 @@ def _block(source: int) -> bytes:
 
 
 def _exactly(source: int, length: int) -> bytes:
-    """Return `length` bytes; fewer if there are no more."""
+    """Return `length` bytes, or fewer at the end of the input."""
     got = bytearray()
     while len(got) < length:
         more = os.read(source, length - len(got))

@@ -1,8 +1,9 @@
-"""Periodic timers that are open files (timerfd), which CRIU restores as if they were switched off.
+"""Restart periodic timers that are open files (timerfd), which CRIU restores as if they were switched off.
 
-The kernel starts the next period of such a timer when its expiry is read. Until then the remaining time is 0, and CRIU
-sets the timer to that (criu/timerfd.c): 0 means off, so a program that waits for the timer would wait for ever. While a
-job is paused its timers go on, so this meets nearly all timers with a short period.
+The kernel starts the next period of such a timer when the program reads its expiry. Until then the remaining time is 0,
+and CRIU sets the timer to that value (criu/timerfd.c). But 0 means off, so a program that waits for the timer would
+wait indefinitely. While a job is paused its timers continue to run, so the fault affects nearly all timers with a short
+period.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -23,9 +24,9 @@ _SOON_NS = 1
 
 
 def start_again(init_pid: int) -> None:
-    """Start each periodic timer that had expired when it was saved. The processes stand still. Raises `OSError`.
+    """Start each periodic timer that had expired when it was saved. The processes must be stopped. Raises `OSError`.
 
-    Such a timer expires at once, as one that the program is late to read.
+    Such a timer expires immediately, as if the program were late to read it.
     """
     for pid in family(init_pid):
         about = f"/proc/{pid}"
@@ -37,9 +38,10 @@ def start_again(init_pid: int) -> None:
 
 
 def period_of_expired(facts: str) -> tuple[int, int] | None:
-    r"""Return the period (seconds, nanoseconds) by a timer's `fdinfo` (proc(5)); None if it runs, is off or fires once.
+    r"""Return the period (seconds, nanoseconds) of an expired timer from its `fdinfo` (proc(5)), or None otherwise.
 
-    A timer that is off has no expiry to be read, whatever its period.
+    A timer that runs, is off or fires once has no period here. One that is off has no expiry to read, whatever its
+    period.
 
     >>> period_of_expired("clockid: 1\nticks: 1\nsettime flags: 00\nit_value: (0, 0)\nit_interval: (0, 10000000)\n")
     (0, 10000000)

@@ -1,10 +1,11 @@
-"""One save or one restore: a handshake with the agent, then runc, whose CRIU (`criu_call`) streams to or from it.
+"""Carry out one save or restore: a handshake with the agent, then runc, whose CRIU (`criu_call`) streams to or from it.
 
-Nothing of the agent's is opened here, and what it says is checked before it is used. When the agent is killed, its ends
-of the pipes close with it, and CRIU lets the container go on. An agent that is there and does nothing (stopped, or
-stuck in its storage) would hold CRIU for ever, and so block the engine's calls on the container. So at the agent's end
-CRIU is killed, and the container too, since CRIU may have left it in disorder. Our files meanwhile lie in a folder of
-root's own, which is removed with the call, or with the next one if this call was killed.
+No path of the agent is opened here, and the agent's messages are checked before they are used. When the agent is
+killed, its ends of the pipes close, and CRIU lets the container continue. An agent that exists but does nothing
+(because it is stopped, or stuck in its storage) would hold up CRIU indefinitely, and so block the engine's calls on the
+container. So at the agent's end CRIU is killed together with the container, since CRIU might have left it in an
+inconsistent state. During the call, our files are in a folder that belongs to root. It is removed at the end of the
+call, or by the next call if this one was killed.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 MARKER = "gleaner"
 END_VARIABLE = "GLEANER_END_S"
 DESCRIPTORS = "descriptors.json"
-"""The file in which runc lists the pipes that the process had as its standard streams."""
+"""The file in which runc lists the pipes that were the process's standard streams."""
 _HELD_FILE = "held.json"
 _LOG_TAIL_BYTES = 64 * 2**10
 _STREAM_CHARS = 4096
@@ -46,7 +47,10 @@ _PIPE = re.compile(r"pipe:\[[0-9]{1,20}\]\Z")
 
 
 def run(call: Call) -> int | None:
-    """Save or restore, if the call is for an agent's container. Return the exit status; None if runc is to do it."""
+    """Save or restore, if the call is for an agent's container.
+
+    Return the exit status, or None if runc is to carry out the call.
+    """
     try:
         if call.command == "checkpoint":
             annotations = _annotations_of_state(call)
@@ -72,7 +76,7 @@ def run(call: Call) -> int | None:
 
 
 def _annotations_of_state(call: Call) -> dict[str, str]:
-    """Return the annotations that a container was created with; runc keeps them as labels in its state."""
+    """Return the annotations with which a container was created. runc keeps them as labels in its state."""
     with _reading(os.path.join(call.folder, "state.json")) as state:
         labels: list[str] = state["config"].get("labels") or []
         return dict(label.split("=", 1) for label in labels if "=" in label)
@@ -99,7 +103,7 @@ def _root_of_bundle(call: Call) -> str:
 
 @contextlib.contextmanager
 def _reading(path: str) -> Generator[Any]:
-    """Yield the content of a JSON file. Raises `ValueError` if it is not what the context takes it for."""
+    """Yield the content of a JSON file. Raises `ValueError` if it does not have the form that the context expects."""
     try:
         with open(path, encoding="utf-8") as file:
             yield json.load(file)
@@ -110,7 +114,7 @@ def _reading(path: str) -> Generator[Any]:
 def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> int:
     """Stream the memory and the written files to the agent.
 
-    On a failure the container is as before, and the agent is told why.
+    On a failure the container is as before, and the agent is told the reason.
     """
     image_path, end_s = call.option("--image-path"), _end(annotations)
     if image_path is None:
@@ -144,7 +148,8 @@ def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> i
             _must_stand_still(call)
             os.makedirs(image_path, mode=0o700, exist_ok=True)
             with open(os.path.join(image_path, MARKER), "w", encoding="utf-8") as marker:
-                # Never the same twice: containerd refuses content that it already takes in for another container.
+                # The text is different each time, because containerd refuses content that it is already taking in for
+                # another container.
                 marker.write(f"The images are with Gleaner's agent, {os.urandom(16).hex()}.\n")
         agent.say({"status": status, "log": _log_tail(f"{own}/work"), **last})
     agent.close()
@@ -152,13 +157,13 @@ def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> i
 
 
 def _must_stand_still(call: Call) -> None:
-    """Raise `ValueError` if the container goes on, even if others take it for paused."""
+    """Raise `ValueError` if the container runs, even if others consider it paused."""
     if freezing.goes_on_after_all(cgroups_made_by_runc(call.folder)):
         raise ValueError(f"{call.container} is not paused: its files would be of another time than its memory")
 
 
 def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -> int:
-    """Restore from what the agent serves, where runc would have created a new process."""
+    """Restore from what the agent serves, in a call where runc would have created a new process."""
     end_s = _end(annotations)
     owner, agent = _connect(settings, annotations)
     agent.say({"version": ipc.VERSION, "do": "restore", "container": call.container})
@@ -206,7 +211,8 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
             with contextlib.suppress(ipc.HandshakeFailed):
                 agent.say({"status": 1, "log": log_line(Reason(str(error), lasts=False))})
             raise
-        # An agent that is gone by now has lost its container, as at any later time: the watchdog then ends it.
+        # An agent that has ended by now loses its container, as at any later time, and the watchdog then ends the
+        # container.
         with contextlib.suppress(ipc.HandshakeFailed):
             agent.say({"status": status, "log": "" if status == 0 else _log_tail(f"{own}/work")})
     agent.close()
@@ -217,9 +223,9 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
 def _serving_pages(
     settings: config.Config, call: Call, own: str, agent: ipc.Handshake, *, owner: _Owner, wish: object
 ) -> Generator[page_watchdog.Pages | None]:
-    """Yield a page server if the agent wishes one and the node can have one. Raises `HandshakeFailed` for a user job.
+    """Yield a page server if the agent wants one and the node can have one. Raises `HandshakeFailed` for a user job.
 
-    What serves the memory of a job whose checkpoint is sealed would not be what root has saved.
+    The checkpoint of a user job is sealed, and memory that is served later might not be what root has saved.
     """
     if wish is not True:
         yield None
@@ -237,7 +243,7 @@ def _serving_pages(
 
 @contextlib.contextmanager
 def _report_failure(agent: ipc.Handshake) -> Generator[None]:
-    """Tell the agent why the written files are not saved or put back."""
+    """Tell the agent why the written files cannot be saved or put back."""
     try:
         yield
     except written_layer.NotTaken as error:
@@ -247,7 +253,7 @@ def _report_failure(agent: ipc.Handshake) -> Generator[None]:
 
 
 def _limit(settings: config.Config, owner: _Owner) -> tar_policy.SizeLimit:
-    """Return how much may be put back: for a user job, what all containers of the node have left."""
+    """Return how much can be put back. For a user job, this is the rest of the limit for all containers on the node."""
     if owner.key:
         room = bundle.room(settings)
         return tar_policy.SizeLimit(room.size_bytes, room.inodes)
@@ -259,32 +265,38 @@ def _most(settings: config.Config) -> tar_policy.SizeLimit:
 
 
 def _end_rest(call: Call, own: str) -> None:
-    """End what runc and CRIU have left of a restore that failed.
+    """Remove the processes and mounts that runc and CRIU left behind after a failed restore.
 
-    If CRIU itself was killed near its end, the container's processes go on, and nobody else knows of them. If runc was
-    killed, the container's files stay mounted for CRIU.
+    If CRIU itself was killed near its end, the container's processes continue, and no other program knows of them. If
+    runc was killed, the container's files stay mounted for CRIU.
     """
     until_s = time.monotonic() + _CLEAN_UP_S
     while not _all_have_ended() and time.monotonic() < until_s:
-        kill_descendants(os.getpid())  # not only once: one look may miss a process that is just being forked
+        kill_descendants(os.getpid())  # repeated, because one pass can miss a process that is just being forked
         let_go(own)
         time.sleep(0.01)
     unmount_for_criu(call)
 
 
 def record_held(own: str, cgroup_folders: dict[str, str]) -> None:
-    """Note the cgroups of a container that is about to be held back. If runc fails later, it forgets them."""
+    """Note the cgroups of a container that is about to be held back.
+
+    They are recorded because runc forgets them if it fails later.
+    """
     with open(os.path.join(own, _HELD_FILE), "w", encoding="utf-8") as file:
         json.dump(cgroup_folders, file)
 
 
 def let_go(own: str) -> None:
-    """Let a container go on that is held back, if one is. Before that its processes do not end, even if killed."""
+    """Let the container that is held back continue, if there is one.
+
+    Until then its processes do not end, even if they are killed.
+    """
     freezing.let_go(_cgroups_of_held(own))
 
 
 def _cgroups_of_held(own: str) -> dict[str, str]:
-    """Return what `record_held` has noted; nothing if it has not."""
+    """Return what `record_held` has noted, or nothing if it was not called."""
     try:
         with open(os.path.join(own, _HELD_FILE), encoding="utf-8") as file:
             cgroup_folders: dict[str, str] = json.load(file)
@@ -294,13 +306,13 @@ def _cgroups_of_held(own: str) -> dict[str, str]:
 
 
 def unmount_for_criu(call: Call) -> None:
-    """Unmount what runc has mounted for CRIU in the container's folder. A mount that is stuck stays."""
+    """Unmount the mounts that runc has made for CRIU in the container's folder. A mount that is stuck remains."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         mounts.unmount_below(os.path.realpath(call.folder))
 
 
 def _all_have_ended() -> bool:
-    """Return True if no child of ours is left. Only then can a cgroup be removed."""
+    """Return True if we have no child left. Only then can a cgroup be removed."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass
@@ -312,9 +324,9 @@ def _all_have_ended() -> bool:
 def _without_links(
     settings: config.Config, call: Call, own: str, uid: int, of_layer: tar_policy.Links
 ) -> Generator[None]:
-    """Keep symbolic links away during a restore: those in the job's folder, and those of the written files.
+    """Remove symbolic links during a restore, both those in the job's folder and those among the written files.
 
-    `criu_call` puts the links back before the processes go on. In every other case they are put back here.
+    `criu_call` puts the links back before the processes continue. In all other cases they are put back here.
     """
     job = os.path.join(call.option("--bundle", "-b") or ".", "job")
     record = {"at": _root_of_bundle(call), "folders": [], "links": of_layer}
@@ -333,7 +345,7 @@ def _make_relay(
     guard: vdso.Guard | None = None,
     saved: int = 0,
 ) -> tuple[Relay, socket.socket]:
-    """Return a relay for what CRIU says at `listener`, and the socket at which the other side listens instead."""
+    """Return a relay for CRIU's connection at `listener`, and the socket at which the other side listens instead."""
     agents_socket = ipc.listen(os.path.join(own, "relayed.sock"))
     return Relay(listener, os.path.join(own, "relayed.sock"), notes, guard, saved), agents_socket
 
@@ -341,7 +353,7 @@ def _make_relay(
 def check_descriptors(text: object) -> list[str]:
     """Return the names of the process's three standard streams, checked. Raises `HandshakeFailed`.
 
-    runc looks only at pipes, and hands their names to CRIU. With fewer than three entries runc crashes.
+    runc checks only whether they are pipes, and passes their names to CRIU. With fewer than three entries runc crashes.
 
     >>> check_descriptors('["/dev/null", "pipe:[7]", "pipe:[8]"]')
     ['/dev/null', 'pipe:[7]', 'pipe:[8]']
@@ -361,7 +373,7 @@ def check_descriptors(text: object) -> list[str]:
 
 
 class _Owner(NamedTuple):
-    """The owner of a container, and the key that seals its checkpoints: empty for the service account."""
+    """The owner of a container, and the key that seals its checkpoints, which is empty for the service account."""
 
     uid: int
     key: bytes
@@ -369,7 +381,7 @@ class _Owner(NamedTuple):
 
 
 def _connect(settings: config.Config, annotations: dict[str, str]) -> tuple[_Owner, ipc.Handshake]:
-    """Connect to the side that waits for this container. Raises `HandshakeFailed`, or `Misconfigured`."""
+    """Connect to the program that waits for this container. Raises `HandshakeFailed`, or `Misconfigured`."""
     name, uid = annotations.get(ANNOTATION_HANDSHAKE, ""), annotations.get(ANNOTATION_OWNER)
     if uid is None:
         return _Owner(settings.agent_uid, b""), ipc.connect(settings.handshakes, name, settings.agent_uid)
@@ -382,7 +394,7 @@ def _connect(settings: config.Config, annotations: dict[str, str]) -> tuple[_Own
 
 @contextlib.contextmanager
 def own_folder(settings: config.Config) -> Generator[str]:
-    """Yield a new folder that only root can enter. It is removed at the end, and so are folders of killed calls."""
+    """Yield a new folder that only root can enter. It is removed at the end, together with folders of killed calls."""
     os.makedirs(settings.own, mode=0o700, exist_ok=True)
     with openat.closing_fd(os.open(settings.own, openat.FOLDER)) as whole:
         facts = os.fstat(whole)
@@ -394,7 +406,7 @@ def own_folder(settings: config.Config) -> Generator[str]:
         path = os.path.join(settings.own, f"{os.getpid()}-{os.urandom(4).hex()}")
         os.mkdir(path, 0o700)
         lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.flock(lock, fcntl.LOCK_EX)  # for as long as this process lives; children do not inherit it
+        fcntl.flock(lock, fcntl.LOCK_EX)  # held as long as this process lives, and not inherited by children
     try:
         os.mkdir(os.path.join(path, "work"), 0o700)
         yield path
@@ -404,7 +416,7 @@ def own_folder(settings: config.Config) -> Generator[str]:
 
 
 def is_held(path: str) -> bool:
-    """Return True while the call that has made this folder lives."""
+    """Return True while the call that made this folder lives."""
     try:
         with openat.closing_fd(os.open(path, openat.FOLDER)) as folder:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -418,19 +430,19 @@ def is_held(path: str) -> bool:
 def _remove_unless_held(path: str) -> None:
     try:
         folder = os.open(path, openat.FOLDER)
-    except OSError:  # gone by now
+    except OSError:  # the folder no longer exists
         return
     with openat.closing_fd(folder), contextlib.suppress(BlockingIOError):
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # A call that was killed in a restore may have left its container held back, and nobody else knows of it.
+        # A call that was killed in a restore might have left its container held back, and no other program knows of it.
         freezing.end(_cgroups_of_held(path))
         mounts.remove_tree(path)
 
 
 def _end(annotations: dict[str, str]) -> float:
-    """Return the agent's end, in seconds since the epoch; infinity if none is known. Raises `ValueError`.
+    """Return the agent's end in seconds since the epoch, or infinity if it is not known. Raises `ValueError`.
 
-    The node helper asks Slurm anew, so its answer counts before the annotation.
+    The node helper asks Slurm again each time, so its answer takes precedence over the annotation.
     """
     end_s = float(os.environ.get(END_VARIABLE) or annotations.get(ANNOTATION_END, "inf"))
     if not end_s > 0:
@@ -449,10 +461,10 @@ def _run(
     owner: _Owner,
     relay: Relay,
 ) -> int:
-    """Run runc, which finds our `criu` before any other. Return its exit status.
+    """Run runc, which finds our `criu` first. Return its exit status.
 
-    Raises `HandshakeFailed` when the agent's end comes first, and `Broken` when CRIU was to be given what was not
-    saved.
+    Raises `HandshakeFailed` when the agent's end comes first, and `Broken` when CRIU was about to receive something
+    that was not saved.
     """
     words: list[str] = [settings.runc, *call.globals, command]
     for name, value in options:
@@ -465,7 +477,7 @@ def _run(
         "GLEANER_UID": str(owner.uid),
         "PATH": f"{programs}:{os.environ.get('PATH', os.defpath)}",
     }
-    linux.become_subreaper()  # a descendant that loses its parent stays below us, and can be ended
+    linux.become_subreaper()  # a descendant that loses its parent stays below us and can be ended
     runc = subprocess.Popen([*words, call.container], env=environment)
     end_fd = os.pidfd_open(runc.pid)
     poller = select.poll()
@@ -480,20 +492,21 @@ def _run(
             status = runc.wait()
             if command == "restore" or _all_have_ended():
                 return status
-            time.sleep(0.05)  # runc was killed, and CRIU undoes its work: nobody may thaw the container before
-        if relay.failed in ready:  # its pipes are closed, so CRIU's save fails too
+            time.sleep(0.05)  # the container must stay frozen while CRIU undoes its work
+        if relay.failed in ready:  # its pipes are closed, so CRIU's save also fails
             poller.unregister(relay.failed)
         if time.time() >= end_s:
-            # After a save, CRIU may have left the container in disorder: it must not go on meanwhile.
+            # After a save, CRIU might have left the container in an inconsistent state, so it must not continue until
+            # it is killed.
             _take_down(runc, settings, call, patience_s=_CLEAN_UP_S if command == "restore" else None)
             raise ipc.HandshakeFailed("the agent's end has come, and it was not done")
 
 
 def _take_down(runc: subprocess.Popen[bytes], settings: config.Config, call: Call, *, patience_s: float | None) -> None:
-    """End what runc has begun, and the container after it.
+    """End what runc has begun, and then the container.
 
-    With `patience_s`, CRIU is ended first, and runc has so many seconds to take down what it has mounted. If it is
-    None, all end at once.
+    With `patience_s`, CRIU is ended first, and runc has that many seconds to remove its mounts. If it is None, all are
+    ended at the same time.
     """
     with contextlib.suppress(subprocess.TimeoutExpired):
         if patience_s is not None:
@@ -511,7 +524,7 @@ def _paths(own: str) -> list[tuple[str, str | None]]:
 
 
 def _log_tail(folder: str) -> str:
-    """Return the end of CRIU's logs, in which the agent looks for the reason."""
+    """Return the end of CRIU's logs, in which the agent searches for the reason."""
     tail = ""
     for name in sorted(os.listdir(folder)):
         if name.endswith(".log"):
@@ -522,7 +535,7 @@ def _log_tail(folder: str) -> str:
 
 
 def say_why(call: Call, why: str) -> None:
-    """Write the reason where runc's callers look: to the log that they named, and to standard error."""
+    """Write the reason where runc's callers expect it, to the log that they named and to standard error."""
     if call.log is not None:
         with contextlib.suppress(OSError), open(call.log, "a", encoding="utf-8") as file:
             file.write(json.dumps({"level": "error", "msg": why}) + "\n")

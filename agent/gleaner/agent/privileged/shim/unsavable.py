@@ -1,22 +1,25 @@
-"""The reasons why a container is not saved or restored, as lines in the form of CRIU's log.
+"""Find the reasons why a container cannot be saved or restored, as lines in the format of CRIU's log.
 
-Where CRIU names a file of its own source, such a line has a mark, which tells the agent if the reason lasts.
+At the place where CRIU names one of its source files, such a line has a mark that tells the agent whether the reason is
+permanent.
 
-Processes: some cannot be stopped by CRIU, or would be restored as something else. They are looked for before CRIU is
-called, while the container stands still.
+Processes: CRIU cannot stop some of them, or would restore them as something else. Such processes are searched for
+before CRIU is called, while the container is stopped.
 
-Deleted files and folders: CRIU keeps such a file under the path that the kernel tells, and makes it anew by that path
-when it restores, as root. The kernel tells the path that the file had. Since then its folders may have been replaced by
-symbolic links, which would lead CRIU out of the container. Where a folder is missing, CRIU takes the one above it: so
-each folder that is there counts. A container that holds a file with such a link in its path is not saved.
+Deleted files and folders: CRIU keeps such a file under the path that the kernel reports, and when it restores it
+recreates the file at that path, as root. The kernel reports the path that the file had. Since then, symbolic links
+might have replaced its folders, and they would lead CRIU out of the container. Where a folder is missing, CRIU uses the
+one above it, so each existing folder is checked. A container that holds a file with such a link in its path is not
+saved.
 
-A file that has lost this name and has another one (a hard link) gets a third one from CRIU (--link-remap), under which
-CRIU looks for it when it restores. That name travels with the checkpoint only where CRIU itself saves the files: in
-/dev/shm, where Python's multiprocessing keeps its semaphores. Elsewhere the container is not saved.
+If a file has lost this name but has another one (a hard link), CRIU gives it a third one (--link-remap), under which
+CRIU searches for it when it restores. That name is part of the checkpoint only where CRIU itself saves the files. This
+is the case in /dev/shm, where Python's multiprocessing keeps its semaphores. With such a file elsewhere, the container
+is not saved.
 
-Folders: CRIU keeps the position in an open folder as a number. What the number means is up to the file system. The
-folder that the job gets on another node is a copy, and there the same number leads to other names: some come twice and
-some never. So a container that has read a part of a folder is not saved. /proc and /sys are no copies.
+Folders: CRIU keeps the position in an open folder as a number. The meaning of the number depends on the file system. On
+another node the job has a copy of the folder, in which the same number leads to other names, so that some names appear
+twice and others never. So a container that has read part of a folder is not saved. /proc and /sys are not copied.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -39,13 +42,15 @@ _THREAD_FILE = re.compile(r"/proc/(?P<pid>[0-9]+)/task/(?P<tid>[0-9]+)(/|\Z)")
 _PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_COPIES = ("/proc", "/sys")
 _NAMELESS = ("/[aio]", "/secretmem")
-"""Files of the kernel's own, which count as having a name and never had one."""
+"""The kernel's own files, which count as having a name although they never had one."""
 
 
 class Reason(NamedTuple):
-    """A reason in one line. `lasts`: it stays unless the program changes, so that every node and every try gives it.
+    """A reason in one line.
 
-    What may pass by itself while the program goes on does not last, such as a message that will be received.
+    With `lasts`, the reason stays unless the program changes, so the result is the same on every node and at every try.
+    A reason that can disappear while the program continues does not last. An example is a message that has not been
+    received yet.
     """
 
     text: str
@@ -62,7 +67,9 @@ def log_line(reason: Reason) -> str:
 
 
 def shown(path: str) -> str:
-    """Return a path in quotation marks, at most 80 characters: of a long one, the beginning and the end.
+    """Return a path in quotation marks, with at most 80 characters.
+
+    A long one is shortened to its beginning and its end.
 
     >>> shown("/job/x"), shown("/job/" + "x" * 4000)[:8], len(shown("/job/" + "x" * 4000))
     ("'/job/x'", "'/job/xx", 80)
@@ -73,10 +80,10 @@ def shown(path: str) -> str:
 
 
 def refused(init_pid: int, freezer: str) -> Reason | None:
-    """Return the reason why a container must not be saved, in one line; None if it may be.
+    """Return the reason why a container must not be saved, in one line, or None if it can be saved.
 
-    `freezer` is the folder of the cgroup that keeps the container frozen. A process that cannot be looked at must not
-    be saved either.
+    `freezer` is the folder of the cgroup that keeps the container frozen. A process that cannot be checked must not be
+    saved either.
     """
     is_version_1 = os.path.exists(os.path.join(freezer, "freezer.state"))
     try:
@@ -95,7 +102,7 @@ def _about(pid: int, reason: Reason) -> Reason:
 
 
 def _has_no_main_thread(pid: int) -> bool:
-    """Return True if the main thread has ended and others go on: CRIU does not save such a process."""
+    """Return True if the main thread has ended and others continue, because CRIU does not save such a process."""
     about = status(f"/proc/{pid}/status")
     return about["State"][0] == "Z" and int(about["Threads"][0]) > 1
 
@@ -103,8 +110,9 @@ def _has_no_main_thread(pid: int) -> bool:
 def _is_stopped(pid: int) -> bool:
     """Return True if a signal has stopped a process.
 
-    With cgroups of version 1, CRIU would wait for ever in ptrace(2): the kernel does not let it have a process that is
-    both stopped and frozen (CRIU issue 1905). Since Linux 6.1 the state of such a process is said to be "D".
+    With cgroups of version 1, CRIU would wait in ptrace(2) indefinitely, because the kernel does not let it attach to a
+    process that is both stopped and frozen (CRIU issue 1905). Since Linux 6.1 the state of such a process is reported
+    as "D".
     """
     for thread in os.listdir(f"/proc/{pid}/task"):
         about = f"/proc/{pid}/task/{thread}"
@@ -116,21 +124,24 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _is_traced(pid: int) -> bool:
-    """Return True if another process traces this one: there can be only one, and CRIU would be a second."""
+    """Return True if another process traces this one.
+
+    A process can have only one tracer, and CRIU would be the second.
+    """
     return any(
         status(f"/proc/{pid}/task/{thread}/status")["TracerPid"] != ["0"] for thread in os.listdir(f"/proc/{pid}/task")
     )
 
 
 def _has_no_file(pid: int) -> bool:
-    """Return True if a process runs a program that is in memory alone: CRIU 4 saves it and cannot restore it."""
+    """Return True if a process runs a program that exists only in memory. CRIU 4 can save it, but cannot restore it."""
     with suppress(FileNotFoundError):  # a zombie
         return _link(f"/proc/{pid}/exe").startswith("/memfd:")
     return False
 
 
 def _has_semaphore(pid: int) -> bool:
-    """Return True if an eventfd counts as a semaphore: CRIU 4 restores it as one that does not."""
+    """Return True if an eventfd is a semaphore, because CRIU 4 restores it as one that is not."""
     about = f"/proc/{pid}"
     for name in os.listdir(f"{about}/fd"):
         if _link(f"{about}/fd/{name}") == _EVENTS:
@@ -141,20 +152,20 @@ def _has_semaphore(pid: int) -> bool:
 
 
 def _has_thread_file(pid: int) -> bool:
-    """Return True if a process holds a file about a thread: CRIU opens files before it has made the threads."""
+    """Return True if a process holds a file about a thread, because CRIU opens files before it makes the threads."""
     links = (_link(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd"))
     return any(found["pid"] != found["tid"] for found in map(_THREAD_FILE.match, links) if found)
 
 
 def _has_first_thread_timer(pid: int) -> bool:
-    """Return True if a timer signals the first thread: CRIU makes timers when that thread does not have its number."""
+    """Return True if a timer signals the first thread, because CRIU makes timers before that thread has its number."""
     with suppress(ProcessLookupError), open(f"/proc/{pid}/timers", encoding="ascii") as file:
         return f"notify: signal/tid.{pid}\n" in file
     return False
 
 
 def _has_private_huge_pages(pid: int) -> bool:
-    """Return True if private memory is in huge pages: CRIU restores such memory from files alone, not from pipes."""
+    """Return True if private memory is in huge pages, because CRIU restores it only from files and not from pipes."""
     with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
         return any(line.endswith(" /anon_hugepage (deleted)\n") and line.split()[1].endswith("p") for line in file)
 
@@ -163,7 +174,7 @@ def _link(entry: str) -> str:
     try:
         return os.readlink(entry)
     except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:  # `refused_files` says so
+        if error.errno == errno.ENAMETOOLONG:  # `refused_files` reports it
             return ""
         raise
 
@@ -189,9 +200,9 @@ _KINDS = (
 
 
 def refused_files(init_pid: int) -> Reason | None:
-    """Return the reason why a container that stands still must not be saved, in one line; None if it may be.
+    """Return the reason why a stopped container must not be saved, in one line, or None if it can be saved.
 
-    A process that cannot be looked at must not be saved either.
+    A process that cannot be checked must not be saved either.
     """
     try:
         for pid in family(init_pid):
@@ -229,9 +240,9 @@ def refused_files(init_pid: int) -> Reason | None:
 
 
 def _held(pid: int) -> set[tuple[str, bool]]:
-    """Return the paths of all files and folders that a process holds and that are deleted.
+    """Return the paths of all deleted files and folders that a process holds.
 
-    With each goes True if the file has another name outside of /dev/shm.
+    Each path is paired with True if the file has another name outside /dev/shm.
     """
     about = f"/proc/{pid}"
     entries = [f"{about}/{name}" for name in ("cwd", "root", "exe")]
@@ -241,7 +252,10 @@ def _held(pid: int) -> set[tuple[str, bool]]:
 
 
 def _has_sent_files(pid: int) -> bool:
-    """Return True if files are on their way in one of its sockets: CRIU saves them, and no process holds them."""
+    """Return True if one of the process's sockets carries unreceived files.
+
+    CRIU saves them, although no process holds them.
+    """
     about = f"/proc/{pid}"
     for name in os.listdir(f"{about}/fd"):
         with suppress(FileNotFoundError):
@@ -251,13 +265,13 @@ def _has_sent_files(pid: int) -> bool:
 
 
 def holds_sent_files(about: str, name: str) -> bool:
-    """Return True if files are on their way in the socket `fd/NAME` below `/proc/PID` (unix(7), SCM_RIGHTS)."""
+    """Return True if the socket `fd/NAME` below `/proc/PID` carries unreceived files (unix(7), SCM_RIGHTS)."""
     with open(f"{about}/fdinfo/{name}", encoding="ascii", errors="replace") as file:
         return any(line.startswith("scm_fds:") and line.split()[1] != "0" for line in file)
 
 
 def _half_read(pid: int) -> Iterator[str]:
-    """Yield the path of each folder that a process has read in part: names follow at its position."""
+    """Yield the path of each folder that a process has read in part, so that names follow at its position."""
     about = f"/proc/{pid}"
     for name in os.listdir(f"{about}/fd"):
         entry = f"{about}/fd/{name}"
@@ -270,7 +284,7 @@ def _half_read(pid: int) -> Iterator[str]:
 
 
 def _position_in_folder(entry: str, facts: str) -> int:
-    """Return the position in an open folder; 0 for what is no folder."""
+    """Return the position in an open folder, or 0 if the entry is not a folder."""
     if not stat.S_ISDIR(os.stat(entry).st_mode):
         return 0
     with open(facts, encoding="ascii", errors="replace") as file:
@@ -278,22 +292,22 @@ def _position_in_folder(entry: str, facts: str) -> int:
 
 
 def _has_names_from(entry: str, position: int) -> bool:
-    """Return True if names follow at this position of a folder. The process's own position stays."""
+    """Return True if names follow at this position of a folder. The process's own position is not changed."""
     folder = os.open(entry, os.O_RDONLY | os.O_DIRECTORY | os.O_NOATIME | os.O_CLOEXEC)
     try:
         os.lseek(folder, position, os.SEEK_SET)
-        with os.scandir(folder) as names:  # it asks the kernel for a few names at a time
+        with os.scandir(folder) as names:  # this asks the kernel for a few names at a time
             return next(names, None) is not None
     finally:
         os.close(folder)
 
 
 def _deleted(entry: str, root: str) -> Iterator[tuple[str, bool]]:
-    """Yield the path that a deleted file had, without the kernel's remark, and True if the file has another name.
+    """Yield the path that a deleted file had, without the kernel's mark, and True if the file has another name.
 
-    Yield nothing if the file is not deleted. In /dev/shm another name does not count.
+    Yield nothing if the file is not deleted. Another name in /dev/shm does not count.
     """
-    with suppress(FileNotFoundError):  # a zombie's, or an entry that is no longer mapped
+    with suppress(FileNotFoundError):  # a zombie's entry, or one that is no longer mapped
         path = os.readlink(entry)
         if not path.startswith("/"):
             return
@@ -318,14 +332,14 @@ def _is_in_shm(entry: str, root: str) -> bool:
 
 
 def _is_there(entry: str, root: str, path: str) -> bool:
-    """Return True for a file that is not deleted, whose name says so itself."""
+    """Return True for a file that is not deleted, and whose real name ends like the kernel's mark."""
     with suppress(FileNotFoundError, NotADirectoryError):
         return link_on_the_way(root, path) is None and os.path.samestat(os.stat(entry), os.lstat(root + path))
     return False
 
 
 def link_on_the_way(root: str, path: str) -> str | None:
-    """Return the first symbolic link in the place of one of a path's folders, seen from `root`; None if there is none.
+    """Return the first symbolic link that stands in for one of a path's folders, seen from `root`, or None.
 
     >>> link_on_the_way("/", "/proc/self/root/x")
     '/proc/self'

@@ -1,10 +1,10 @@
-"""The check of the one thing in a process's own memory that CRIU believes: the table of its vDSO.
+"""Check the only part of a process's own memory that CRIU trusts, which is the table of its vDSO.
 
-A vDSO holds functions of the kernel's. CRIU reads from its table where each function lies in the restored memory. If
-another kernel runs by now, CRIU writes a jump there: as root, and wherever the table says (criu/pie/util-vdso.c,
-criu/arch/x86/vdso-pie.c). A process can lead CRIU to a table that the process has made itself. So the pages in question
-are looked at before CRIU gets them: all that such a table names has to lie within the same pages. Formats: CRIU's
-images/mm.proto, images/pagemap.proto and criu/include/image.h; the tables are those of ELF.
+A vDSO contains functions of the kernel. CRIU reads from its table where each function is in the restored memory. If the
+node has a different kernel now, CRIU writes a jump there. It does so as root, at any address that the table contains
+(criu/pie/util-vdso.c, criu/arch/x86/vdso-pie.c). A process can direct CRIU to a table that the process itself has made.
+So these pages are checked before CRIU receives them. All addresses in such a table must be within the same pages. The
+formats are those of CRIU's images/mm.proto, images/pagemap.proto and criu/include/image.h, and the tables are ELF's.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -20,36 +20,36 @@ _READ_BY_CRIU = re.compile(r"(?:mm|pagemap)-[0-9]{1,10}\.img\Z")
 _OF_PROCESS = re.compile(r"pagemap-([0-9]{1,10})\.img\Z")
 _PAGE = 4096
 _MOST_BYTES = 2**20
-"""The largest vDSO: a real one has a few pages."""
+"""The largest size of a vDSO. A real one has a few pages."""
 _LONGEST_JUMP = 16
 _REGULAR, _VDSO, _ANON_PRIVATE = 1 << 0, 1 << 3, 1 << 9
 """Bits of a mapping's `status`."""
 _IS_PRESENT = 1 << 2
-"""A bit of the flags of some pages: they are in the image."""
+"""A bit in the flags of pages, which means that they are in the image."""
 _HEAD = struct.Struct("<I")
 MAGIC_BYTES = 8
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _STRTAB, _SYMTAB, _STRSZ = 5, 6, 10
 _FUNCTION, _GLOBAL = 2, 1
 _NAMES = (b"__vdso_", b"__kernel_")
-"""The beginnings of the names of the functions that CRIU looks for."""
+"""The prefixes of the names of the functions that CRIU searches for."""
 
 
 class Forged(Exception):
-    """A process of ours cannot have been as it was saved; one line."""
+    """One of our processes cannot have been in the saved state. The message is one line."""
 
 
 class VdsoPart(NamedTuple):
-    """A range of bytes in an image of pages that has to be looked at."""
+    """A byte range, in an image of pages, that must be checked."""
 
     start: int
     length: int
     process: str
-    """The number of the process, for a person."""
+    """The number of the process, for messages."""
 
 
 class VdsoLayout(NamedTuple):
-    """The places of facts in the header of an ELF file of one class, and the form of its tables."""
+    """The positions of fields in the header of an ELF file of one class, and the format of its tables."""
 
     identity: bytes
     header: struct.Struct
@@ -83,7 +83,7 @@ _LAYOUTS = {
 
 
 def flaw(area: bytes) -> str | None:
-    """Return what is wrong with a vDSO, in a few words; None if whatever it names lies within itself.
+    """Return what is wrong with a vDSO, in a few words, or None if all its addresses are within itself.
 
     >>> flaw(bytes(8192)), flaw(b"")
     ('it is no ELF file', 'it is no ELF file')
@@ -93,7 +93,7 @@ def flaw(area: bytes) -> str | None:
         return "it is no ELF file"
     try:
         return _flaw(area, layout)
-    except (struct.error, OverflowError):  # beyond what can be an offset
+    except (struct.error, OverflowError):  # out of the range of an offset
         return "a table of its own is not within it"
 
 
@@ -121,9 +121,9 @@ def _flaw(area: bytes, layout: VdsoLayout) -> str | None:
 
 
 def _beyond(area: bytes, layout: VdsoLayout, *, names_at: int, symbols_at: int, base: int) -> str | None:
-    """Return what is wrong with any entry that the table can be taken to have; None if nothing is.
+    """Return what is wrong with any entry that the table could be taken to have, or None if nothing is.
 
-    The number of entries is not believed either: the process says it, too.
+    The number of entries is not trusted either, because it also comes from the process.
     """
     if not (0 <= names_at < len(area) and 0 <= symbols_at < len(area)):
         return "its names are not within it"
@@ -140,26 +140,26 @@ def _beyond(area: bytes, layout: VdsoLayout, *, names_at: int, symbols_at: int, 
 
 
 class Guard:
-    """The images of one restore, as far as they were read. Each method may be called by another thread."""
+    """The images of one restore, as far as they have been read. Each method can be called by another thread."""
 
     def __init__(self) -> None:
         self._images: dict[str, bytes] = {}
 
     @staticmethod
     def reads(name: str) -> bool:
-        """Return True for an image that has to be noted."""
+        """Return True for an image that must be noted."""
         return _READ_BY_CRIU.match(name) is not None
 
     def note(self, name: str, content: bytes) -> None:
-        """Note a whole image before CRIU gets its first byte. Raises `Forged` if it was another one before."""
+        """Note a whole image before CRIU receives its first byte. Raises `Forged` if the image was different before."""
         if self._images.setdefault(name, content) != content:
             raise Forged(f"{name} is not the same when it is read again")
 
     def parts(self, pages: str) -> list[VdsoPart]:
-        """Return what has to be looked at in an image of pages, in order. Raises `Forged`.
+        """Return the parts of an image of pages that must be checked, in order. Raises `Forged`.
 
-        Call this when CRIU asks for the pages: by then the images that say what they are have been noted. CRIU restores
-        several processes at the same time, so other processes' images may not be there yet.
+        Call this when CRIU asks for the pages, because the images that describe them have been noted by then. CRIU
+        restores several processes at the same time, so the images of other processes might not have arrived yet.
         """
         parts: list[VdsoPart] = []
         for name, content in list(self._images.items()):
@@ -192,7 +192,7 @@ def messages(image: bytes) -> Iterator[bytes]:
 
 
 def _vdso_areas(mm: bytes, process: str) -> list[tuple[int, int]]:
-    """Return the start and end of each area that CRIU takes for a vDSO of the process. Raises `Forged`."""
+    """Return the start and end of each area that CRIU considers a vDSO of the process. Raises `Forged`."""
     found: list[tuple[int, int]] = []
     for message in messages(mm):
         for number, value in fields(message):
@@ -210,7 +210,7 @@ def _vdso_areas(mm: bytes, process: str) -> list[tuple[int, int]]:
 
 
 def _places(runs: Iterable[bytes], areas: list[tuple[int, int]], process: str) -> list[VdsoPart]:
-    """Return the places of those areas in the image of pages. Raises `Forged` if one is not wholly there."""
+    """Return the places of those areas in the image of pages. Raises `Forged` if one is incomplete."""
     found: dict[tuple[int, int], dict[int, int]] = {area: {} for area in areas}
     at = 0
     for run in runs if areas else ():

@@ -1,10 +1,10 @@
-"""Memory that a child gets as zeros (madvise(2), MADV_WIPEONFORK), which CRIU 4 restores as ordinary memory.
+"""Mark memory that a child inherits as zeros (madvise(2), MADV_WIPEONFORK), as CRIU 4 restores it as ordinary memory.
 
-In such memory glibc 2.41 and newer, and libraries for cryptography, keep what the next random numbers are made of.
-After a restore without the mark, all children of a process would draw the numbers that their parent draws. So the mark
-is added to CRIU's image of the mappings while CRIU saves: CRIU restores any advice that this image holds.
+In such memory, glibc 2.41 and newer, and cryptographic libraries, keep the state of their random number generators. If
+the mark were lost in a restore, all children of a process would draw the same random numbers as their parent. So the
+mark is added to CRIU's image of the mappings while CRIU saves, because CRIU restores all advice in this image.
 
-Formats: CRIU's images/mm.proto and images/vma.proto.
+The formats are those of CRIU's images/mm.proto and images/vma.proto.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -24,7 +24,7 @@ _AREA = re.compile(r"(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) ")
 
 
 def pids_by_inner_pid(init_pid: int) -> dict[str, int]:
-    """Return the pids of a container's processes by the numbers that they have in there. Raises `OSError`."""
+    """Return the pids of a container's processes by their pids inside the container. Raises `OSError`."""
     return {status(f"/proc/{pid}/status")["NSpid"][-1]: pid for pid in family(init_pid)}
 
 
@@ -35,7 +35,7 @@ def areas_of(pid: int) -> set[tuple[int, int]]:
 
 
 def areas(smaps: str) -> set[tuple[int, int]]:
-    r"""Return the start and end of each such mapping by `/proc/PID/smaps` (proc(5)).
+    r"""Return the start and end of each such mapping from the text of `/proc/PID/smaps` (proc(5)).
 
     >>> areas("1000-2000 rw-p 0 00:00 0\nSize: 4 kB\nVmFlags: rd wf dd \n2000-3000 rw-p 0 00:00 0\nVmFlags: rd \n")
     {(4096, 8192)}
@@ -51,7 +51,7 @@ def areas(smaps: str) -> set[tuple[int, int]]:
 
 
 def marked(image: bytes, areas: set[tuple[int, int]]) -> bytes:
-    """Return an image of mappings with the mark at these ones.
+    """Return an image of mappings with the mark set on these areas.
 
     Raises `NotUnderstood`, `ValueError` or `struct.error`.
     """

@@ -1,7 +1,7 @@
-"""The files that a container has written to its own file system: out to the agent at a save, and in again at a restore.
+"""Send a container's written files to the agent at a save, and put them back at a restore.
 
-They pass as an archive through a pipe of our own making. The agent gets one end of the pipe and nothing else. An agent
-that stops in the middle cannot hold us past its end.
+These are the files in the container's own file system. They pass as an archive through a pipe that we have made. The
+agent receives only one end of the pipe. An agent that stops halfway cannot hold us up beyond its end.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 class NotTaken(Exception):
-    """The written files cannot be saved or put back; one line. `lasts` is as in `unsavable.Reason`."""
+    """The written files cannot be saved or put back. The message is one line.
+
+    `lasts` has the meaning of `unsavable.Reason.lasts`.
+    """
 
     def __init__(self, line: str, *, lasts: bool) -> None:
         super().__init__(line)
@@ -40,8 +43,8 @@ class Layers(NamedTuple):
 def layers(settings: config.Config, container: str, root: str) -> Layers:
     """Return the layers of a container whose root is the folder `root`. Raises `ValueError`.
 
-    The helper mounts a container's files in the monitor's mount namespace alone, so its bundle names them. Docker's are
-    mounted where we see them. The table of mounts that is read is ours, which no container can change.
+    The helper mounts a container's files only in the monitor's mount namespace, so its bundle names them. Docker's
+    files are mounted where we see them. We read our own table of mounts, which no container can change.
     """
     of_helper = bundle.Bundle(settings, container)
     if root == of_helper.inside("rootfs"):
@@ -50,9 +53,10 @@ def layers(settings: config.Config, container: str, root: str) -> Layers:
 
 
 def layers_of_mount(root: str, options: dict[str, str]) -> Layers:
-    """Return the layers that the options of an overlay mount name. Raises `ValueError`.
+    """Return the layers in the options of an overlay mount. Raises `ValueError`.
 
-    Docker names many layers by paths below its own folder, which is two steps above the root, to keep them short.
+    To keep the options short, Docker gives the paths of many layers relative to its own folder, which is two steps
+    above the root.
 
     >>> layers_of_mount("/d/overlay2/7/merged", {"upperdir": "7/diff", "lowerdir": "/x:/y"})
     Layers(upper='/d/overlay2/7/diff', image=['/x', '/y'])
@@ -67,7 +71,10 @@ def layers_of_mount(root: str, options: dict[str, str]) -> Layers:
 
 
 def send(agent: ipc.Handshake, layers: Layers, limit: SizeLimit, end_s: float) -> None:
-    """Give the agent all that the container has written. Raises `NotTaken`, or `HandshakeFailed` past `end_s`."""
+    """Send the agent all the files that the container has written.
+
+    Raises `NotTaken`, or `HandshakeFailed` past `end_s`.
+    """
     source, sink = os.pipe()
     try:
         with openat.closing_fd(sink):
@@ -86,9 +93,10 @@ def send(agent: ipc.Handshake, layers: Layers, limit: SizeLimit, end_s: float) -
 
 
 def receive(agent: ipc.Handshake, root: str, limit: SizeLimit, end_s: float, *, links: Links | None = None) -> None:
-    """Put what the agent sends into a container that has not begun, through its mounted root.
+    """Put the files from the agent into a container that has not started, through its mounted root.
 
-    If `links` is given, symbolic links are added there instead. Raises `NotTaken`, or `HandshakeFailed` past `end_s`.
+    If `links` is given, symbolic links are appended to it instead of being made. Raises `NotTaken`, or
+    `HandshakeFailed` past `end_s`.
     """
     source, sink = os.pipe()
     try:
@@ -103,8 +111,8 @@ def receive(agent: ipc.Handshake, root: str, limit: SizeLimit, end_s: float, *, 
 def pack(layers: Layers, limit: SizeLimit) -> Iterator[bytes]:
     """Yield the written files as an archive.
 
-    The container's processes may do what they like meanwhile: no link is followed, and only folders and plain files
-    are opened. Raises `Hostile` for what `put_back` would refuse.
+    The container's processes might do anything during the call, so no link is followed, and only folders and plain
+    files are opened. Raises `Hostile` for entries that `put_back` would refuse.
     """
     with contextlib.ExitStack() as descriptors:
         upper, *image = [
@@ -115,10 +123,11 @@ def pack(layers: Layers, limit: SizeLimit) -> Iterator[bytes]:
 
 
 def put_back(chunks: Iterable[bytes], root: str, limit: SizeLimit, links: Links | None = None) -> None:
-    """Put written files into the mounted root of a container that has not begun: the kernel allows no change below it.
+    """Put written files into a container that has not started.
 
-    A mark of overlay's is no file there: what has its name is deleted. If `links` is given, symbolic links are added
-    to it and not made. Raises `Hostile`, or one of `MALFORMED`.
+    They pass through its mounted root, because the layers below a mounted overlay must not be changed. An overlay's
+    mark of deletion does not become a file there. Instead, the file of that name is deleted. If `links` is given,
+    symbolic links are appended to it and not made. Raises `Hostile`, or one of `MALFORMED`.
     """
     source = tar_unpack.TarSource(chunks)
     with openat.closing_fd(os.open(root, openat.FOLDER)) as target:

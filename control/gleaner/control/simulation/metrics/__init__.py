@@ -1,1 +1,1 @@
-"""Figures of a replay, their tables, and the files to which figures are written."""
+"""The figures of a replay, their tables, and the files to which they are written."""

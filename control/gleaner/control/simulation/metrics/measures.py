@@ -1,7 +1,8 @@
-"""Figures of a replay: what it means for the cluster and its users. docs/simulate/reference.md has the formulas.
+"""The figures of a replay, which show what it means for the cluster and its users. docs/simulate/reference.md has the
+formulas.
 
-Node time is measured in a window, by default from the first submission to the last: after the window no work arrives
-and the machine drains. Jobs that were submitted in the window count, whenever they ran.
+Node time is measured in a window, by default from the first submission to the last, because no work arrives after that
+and the machine empties. Jobs that were submitted in the window count, whenever they ran.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from gleaner.control.simulation.metrics.node_time import UnitTime, between, jain
 from gleaner.control.simulation.model import Codes, Counts, Schedule, Seconds
 
 TAU_S = 10.0
-"""The shortest run time that a bounded slowdown divides by (Feitelson et al., JSSPP 1997)."""
+"""In a bounded slowdown, a shorter run time counts as this one (Feitelson et al., JSSPP 1997)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Shares of all unit time in the window, in the order of `UnitTime`; they add up to 1."""
+    """Shares of all unit time in the window, in the order of `UnitTime`. Their sum is 1."""
 
     regular_restore: float
     regular_compute: float
@@ -55,7 +56,8 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Waits of regular jobs that started, and bounded slowdowns of those that ended; None where there was none."""
+    """Waits of the regular jobs that started, and bounded slowdowns of those that ended. A figure without jobs is
+    None."""
 
     jobs: int
     mean_s: float | None
@@ -67,7 +69,8 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class SizeClass:
-    """Regular jobs of `smallest` to `largest` units: their waits, and their waits without us (`baseline`)."""
+    """The regular jobs of `smallest` to `largest` units, with their waits and their waits without agents
+    (`baseline`)."""
 
     smallest: int
     largest: int
@@ -77,7 +80,7 @@ class SizeClass:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A figure without us and with us. `relative` is None where the figure without us is 0."""
+    """A figure without agents and with agents. `relative` is None if the figure without agents is 0."""
 
     before: float
     after: float
@@ -87,7 +90,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """The changes for regular jobs against the same trace without us, over the jobs that started in both replays."""
+    """The changes for regular jobs, compared with the same trace without agents. Only jobs that started in both replays
+    count."""
 
     jobs: int
     mean_wait_s: Change
@@ -99,19 +103,20 @@ class Effect:
     effective_load: Change
     idle: Change
     later: float
-    """The share of the jobs that started later than without us. Other jobs moved up."""
+    """The share of the jobs that started later than without agents. Other jobs may have started earlier."""
     earlier: float
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerFigures:
-    """A user's or group's regular jobs: how many started, and the unit time that they computed in the window."""
+    """The number of a user's or a group's regular jobs that started, and the unit time that they computed in the
+    window."""
 
     name: str
     jobs: int
     compute_unit_s: float
     throughput: float
-    """The units on which the owner's jobs computed, as a mean over the window."""
+    """The mean number of units, over the window, on which the owner's jobs computed."""
     share: float
     """The throughput as a share of all units."""
     mean_wait_s: float | None
@@ -131,18 +136,20 @@ class Measures:
     effective_load: float
     """The unit time that regular jobs and agents computed and kept, without saves and restores."""
     regular_load: float
-    """The unit time that regular jobs held, saves and restores included."""
+    """The unit time that regular jobs held, including their saves and restores."""
     idle: float
     saving: float
     restoring: float
     lost: float
     parts: Parts
     nodes_full: float
-    """Shares of the nodes' time. A node that an agent holds is full. Nodes are mixed only where jobs share nodes."""
+    """Shares of the nodes' time. A node that an agent holds is full. Nodes can be partly used only if jobs share
+    nodes."""
     nodes_mixed: float
     nodes_empty: float
     utilisation: float
-    """The unit time that regular jobs held from the first submission to the last end, over all unit time then."""
+    """The unit time that regular jobs held from the first submission to the last end, as a share of all unit time in
+    that period."""
     makespan_s: float
     waits: Waits
     size_classes: tuple[SizeClass, ...]
@@ -151,11 +158,12 @@ class Measures:
     agent_restores: int
     job_saves: int
     agent_jobs_done: int | None
-    """The low-priority jobs that were complete at the end; None where the queue is endless."""
+    """The number of low-priority jobs that were complete at the end, or None if the queue is endless."""
     users: tuple[OwnerFigures, ...]
     groups: tuple[OwnerFigures, ...]
     jain_users: float | None
-    """Jain's index of the users' computed unit time: 1 if all users had equally much, 1/n if one of n had all."""
+    """Jain's index of the users' computed unit time, which is 1 if all users had the same, and 1/n if one of n had
+    all."""
     jain_groups: float | None
     effect: Effect | None = None
 
@@ -163,8 +171,8 @@ class Measures:
 def default_window(schedule: Schedule) -> Window:
     """Return the window from the first submission to the last.
 
-    The window ends with the replay if the replay was stopped earlier, and at the last end if all jobs came at once.
-    Raise `BadScenario` if no job was submitted or no time passes.
+    The window ends with the replay if the replay was stopped earlier. It ends with the last job if all jobs were
+    submitted at the same time. Raise `BadScenario` if no job was submitted or no time passes.
     """
     submit_s, stop_s = schedule.workload.submit_s, schedule.until_s
     came_s = submit_s[~np.isnan(submit_s)]
@@ -181,9 +189,9 @@ def default_window(schedule: Schedule) -> Window:
 
 
 def measure(schedule: Schedule, baseline: Schedule | None = None, window: Window | None = None) -> Measures:
-    """Return all figures of a replay. `baseline` is the same workload on the same machine without us.
+    """Return all figures of a replay. `baseline` is the same workload on the same machine without agents.
 
-    Raise `BadScenario` for a window without length.
+    Raise `BadScenario` if the window has no length.
     """
     window = window or default_window(schedule)
     if not window.length_s > 0:
@@ -236,12 +244,12 @@ def measure(schedule: Schedule, baseline: Schedule | None = None, window: Window
 
 
 def _last_s(schedule: Schedule) -> float:
-    """Return when the last regular job ended or was stopped. Agents may go on."""
+    """Return the time at which the last regular job ended or was stopped. Agents may run longer."""
     return float(schedule.jobs.end_s.max()) if len(schedule.jobs) else 0.0
 
 
 def _agents(schedule: Schedule) -> Counts:
-    """Return how many agents each stretch of agents is: one where the replay knows the stretch's node."""
+    """Return the number of agents in each stretch of agents, which is one if the replay knows the stretch's node."""
     each = schedule.agents
     if not schedule.machine.is_uniform:
         return np.ones_like(each.units)
@@ -262,7 +270,7 @@ def _parts(regular: UnitTime, ours: UnitTime, all_unit_s: float) -> Parts:
 def slowdowns(schedule: Schedule, chosen: NDArray[np.bool_]) -> Seconds:
     """Return the bounded slowdowns of the chosen jobs that ended: max(1, (end - submission) / max(run time, 10 s)).
 
-    The run time is that on the machine: on the nodes that the job had, where some nodes are faster.
+    If some nodes of the machine are faster, the run time is the one on the nodes that the job had.
     """
     ended = chosen & ~np.isnan(schedule.end_s)
     response_s = schedule.end_s[ended] - schedule.workload.submit_s[ended]
@@ -285,7 +293,8 @@ def _waits(schedule: Schedule, chosen: NDArray[np.bool_]) -> Waits:
 
 
 def _size_classes(schedule: Schedule, baseline: Schedule | None, chosen: NDArray[np.bool_]) -> tuple[SizeClass, ...]:
-    """Return the size classes 1, 2 to 4, 5 to 16 and so on, each four times as wide. Only classes with jobs count."""
+    """Return the size classes 1, 2 to 4, 5 to 16 and so on, each ending at four times the one before. Classes without
+    jobs are left out."""
     machine, processors = schedule.machine, schedule.workload.processors
     units = machine.units_asked(processors) if machine.is_uniform else processors
     tops = [1]
@@ -304,7 +313,7 @@ def _size_classes(schedule: Schedule, baseline: Schedule | None, chosen: NDArray
 def _owners(
     schedule: Schedule, window: Window, names: Sequence[str], owner: Codes, chosen: NDArray[np.bool_]
 ) -> tuple[OwnerFigures, ...]:
-    """Return the owners that submitted or computed something, sorted by the unit time that they got, then by name."""
+    """Return the owners with jobs that were submitted or computed, sorted by their unit time and then by name."""
     jobs = schedule.jobs
     begins = np.clip(jobs.start_s + jobs.restore_s, window.begin_s, window.end_s)
     ends = np.clip(jobs.end_s - jobs.save_s - jobs.lost_s, window.begin_s, window.end_s)
@@ -359,6 +368,6 @@ def _effect(
 
 
 def _change(before: float | None, after: float | None) -> Change:
-    """Return the change between two figures that are known."""
+    """Return the change between two figures, if both are known."""
     first, second = before or 0.0, after or 0.0
     return Change(first, second, second - first, (second - first) / first if first else None)

@@ -1,6 +1,7 @@
-"""The use of the machine's time: by kind, by owner (Jain's index), and full, partly used or empty.
+"""The use of the machine's time by kind and by owner (Jain's index), and the time for which nodes are full, partly used
+or empty.
 
-All of these are exact integrals over the stretches of a schedule, and not samples.
+All figures are exact integrals over the stretches of a schedule, not samples.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from gleaner.control.simulation.replay.compiler import compiled
 
 
 class UnitTime(NamedTuple):
-    """Unit seconds by use: one number each, or one for each bin."""
+    """Unit seconds by use. Each field is one number, or an array with one number per bin."""
 
     restore: Seconds
     compute: Seconds
@@ -25,7 +26,7 @@ class UnitTime(NamedTuple):
 
 
 def between(stretches: Stretches, begin_s: float, end_s: float) -> UnitTime:
-    """Return the unit seconds between two instants. Time that a stretch lost lies just before its save."""
+    """Return the unit seconds between two instants. The time that a stretch lost is placed just before its save."""
     borders = _borders(stretches)
     units = stretches.units
     inside = [np.clip(border, begin_s, end_s) for border in borders]
@@ -33,23 +34,24 @@ def between(stretches: Stretches, begin_s: float, end_s: float) -> UnitTime:
 
 
 def _sum(amounts: Seconds) -> Any:
-    """Return the sum in one order, whatever the number of cores: a dot product may be split among cores."""
+    """Return the sum, always added in the same order. A dot product might be split differently on a machine with more
+    cores."""
     return np.sum(amounts)
 
 
 def by_bin(stretches: Stretches, edges_s: Seconds) -> UnitTime:
     """Return the unit seconds in each bin between two edges.
 
-    The time to compute this grows with the sum of stretches and bins, not with their product.
+    The cost grows with the sum of the numbers of stretches and bins, not with their product.
     """
-    # Times count from the first edge on, so that large times of an epoch cost no digits.
+    # Times are counted from the first edge, so that no digits are lost if they are seconds since 1970.
     units = stretches.units.astype(np.float64)
     past = [_past(border - edges_s[0], units, edges_s - edges_s[0]) for border in _borders(stretches)]
     return UnitTime(*(np.diff(before - after) for before, after in pairwise(past)))
 
 
 def waiting(submit_s: Seconds, start_s: Seconds, edges_s: Seconds) -> Seconds:
-    """Return the mean number of waiting jobs in each bin. A job without a start waits to the end."""
+    """Return the mean number of waiting jobs in each bin. A job that never started waits until the end."""
     came = ~np.isnan(submit_s)
     went = came & ~np.isnan(start_s)
     entered = _past(submit_s[came] - edges_s[0], np.ones(np.count_nonzero(came)), edges_s - edges_s[0])
@@ -64,7 +66,7 @@ def _borders(stretches: Stretches) -> tuple[Seconds, Seconds, Seconds, Seconds, 
 
 
 def _past(at_s: Seconds, weight: Seconds, edges_s: Seconds) -> Seconds:
-    """Return for each edge the time since each earlier instant, summed with the weights."""
+    """Return, for each edge, the weighted sum of the times since all earlier instants."""
     order = np.argsort(at_s, kind="stable")
     sums = np.concatenate(([0.0], np.cumsum(weight[order])))
     moments = np.concatenate(([0.0], np.cumsum(weight[order] * at_s[order])))
@@ -73,11 +75,11 @@ def _past(at_s: Seconds, weight: Seconds, edges_s: Seconds) -> Seconds:
 
 
 def jain(got: Sequence[float]) -> float | None:
-    """Return Jain's index of fairness: 1 if all owners got equally much, 1/n if one of n got everything.
+    """Return Jain's index of fairness, which is 1 if all owners had the same, and 1/n if one of n had everything.
 
     (sum x)^2 / (n sum x^2) (Jain, Chiu and Hawe, "A Quantitative Measure of Fairness and Discrimination for Resource
-    Allocation in Shared Computer Systems", DEC-TR-301, 1984). Here x is what an owner got. The index is None if there
-    is only one owner, or if no owner got anything.
+    Allocation in Shared Computer Systems", DEC-TR-301, 1984). Here x is the amount that an owner had. The index is None
+    if there is only one owner, or if no owner had anything.
 
     >>> jain([5.0, 5.0, 0.0, 0.0])
     0.5
@@ -93,19 +95,20 @@ FULL, MIXED, EMPTY = range(3)
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """Shares of the nodes' time; they add up to 1. A node that an agent holds is full."""
+    """Shares of the nodes' time, whose sum is 1. A node that an agent holds is full."""
 
     full: float
     mixed: float
     empty: float
     by_node: NDArray[np.float64] | None = None
-    """The three shares of each node, one row per node in the order of numbers; None where nodes are only counted."""
+    """The three shares of each node, with one row per node in the order of their numbers, or None if nodes are only
+    counted."""
 
 
 def occupancy(schedule: Schedule, begin_s: float, end_s: float) -> Occupancy:
-    """Return the occupancy between two instants, the first before the second.
+    """Return the occupancy between two instants. The first must be before the second.
 
-    Where nodes are only counted, no node is ever partly used.
+    If nodes are only counted, no node is ever partly used.
     """
     parts = schedule.parts
     if parts is None:
@@ -126,7 +129,7 @@ def occupancy(schedule: Schedule, begin_s: float, end_s: float) -> Occupancy:
         nodes[order],
         np.concatenate([held_of_each, -held_of_each])[order],
         cores,
-        float(begin_s),  # from a whole number the compiler would make an array of whole numbers
+        float(begin_s),  # for a whole number, the compiler would create an array of whole numbers
         float(end_s),
     )
     by_node = spent_s / (end_s - begin_s)
@@ -138,7 +141,7 @@ def occupancy(schedule: Schedule, begin_s: float, end_s: float) -> Occupancy:
 def _spent_s(  # noqa: PLR0917 - numba takes no keywords
     at_s: Seconds, first: Counts, nodes: Counts, cores: Counts, total: Counts, begin_s: float, end_s: float
 ) -> NDArray[np.float64]:
-    """Return the seconds of each node in each state. At each event, cores of some nodes are taken or freed."""
+    """Return the seconds that each node spent in each state. At each event, cores of some nodes are taken or freed."""
     spent_s = np.zeros((len(total), 3))
     used = np.zeros(len(total), np.int64)
     since_s = np.full(len(total), begin_s)

@@ -1,4 +1,4 @@
-"""The answer of a run and of a comparison: tables for people, all figures for programs, and the schedule as CSV."""
+"""The output of a run or a comparison, as tables for people, all figures for programs, and the schedule as CSV."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,11 +12,11 @@ from gleaner.control.simulation.run import Ground, ReplayOutcome
 from gleaner.control.simulation.scenario import Scenario
 
 _OWNERS = 10
-"""The number of users or groups that are shown. JSON has all of them."""
+"""The number of users or groups that a table shows. JSON has all of them."""
 
 
 def machine_table(measures: Measures) -> Table:
-    """Return a table of how the machine's time was spent."""
+    """Return a table of the use of the machine's time."""
     effect, has_agents = measures.effect, measures.agents > 0
     nodes = (measures.nodes_full, measures.nodes_mixed, measures.nodes_empty)
     rows = (
@@ -37,7 +37,7 @@ def machine_table(measures: Measures) -> Table:
 
 
 def jobs_table(measures: Measures) -> Table:
-    """Return a table of how regular jobs waited."""
+    """Return a table of the waits of regular jobs."""
     waits, effect = measures.waits, measures.effect
     rows: list[tuple[str, ...]] = [
         ("jobs", number(measures.jobs, 0), "", ""),
@@ -55,7 +55,7 @@ def jobs_table(measures: Measures) -> Table:
 
 
 def sizes_table(measures: Measures, unit: str) -> Table:
-    """Return a table of waits by the size of jobs."""
+    """Return a table of the waits by the size of jobs."""
     columns: dict[str, Callable[[SizeClass], str]] = {
         unit: lambda one: size_name(one.smallest, one.largest),
         "jobs": lambda one: number(one.waits.jobs, 0),
@@ -98,7 +98,7 @@ def comparison_table(outcomes: Sequence[ReplayOutcome]) -> Table:
 
 
 def cleaning_lines(cleaning: Cleaning, jobs: int) -> tuple[str, ...]:
-    """Return lines that tell what was done to the trace before its use."""
+    """Return lines about the changes that were made to the trace before its use."""
     if not cleaning.rules:
         return (f"{cleaning.read:,} jobs read, all of them used as they are",)
     return (
@@ -159,9 +159,11 @@ _BLOCK = 100_000
 
 
 def write_schedule(path: Path, schedule: Schedule) -> None:
-    """Write one line per job, in order of submission: job, submit, start, end, in seconds.
+    """Write one line per job, in order of submission, with the job's number and its submission, start and end in
+    seconds.
 
-    A time that had not come is empty. Whole numbers have no point. Raise `OSError` if the file cannot be written.
+    A start or an end that the replay did not reach is empty. Whole numbers have no decimal point. Raise `OSError` if
+    the file cannot be written.
     """
     columns = (schedule.workload.submit_s, schedule.start_s, schedule.end_s)
     with path.open("w", encoding="ascii", newline="\n") as file:
@@ -181,7 +183,7 @@ def run_value(outcome: ReplayOutcome, ground: Ground) -> dict[str, object]:
 
 
 def comparison_value(outcomes: Sequence[ReplayOutcome], ground: Ground) -> dict[str, object]:
-    """Return the value that `--json` writes for a comparison: its runs, in the order in which they were asked for."""
+    """Return the value that `--json` writes for a comparison, with its runs in the requested order."""
     runs = [_outcome_value(outcome) for outcome in outcomes]
     return _common(ground, outcomes[0].scenario) | {"runs": runs}
 
@@ -218,5 +220,5 @@ def _outcome_value(outcome: ReplayOutcome) -> dict[str, object]:
 
 
 def _written(times_s: Seconds) -> list[str]:
-    """Return the shortest texts that read as the same numbers; an empty text for NaN."""
+    """Return the shortest texts that are read as the same numbers, and an empty text for NaN."""
     return ["" if math.isnan(time_s) else shortest(time_s) for time_s in times_s.tolist()]

@@ -1,4 +1,4 @@
-"""Tables of text, made once for the terminal, the report and other readers. No library is needed here."""
+"""Tables of text, which are made once for the terminal, the report and other readers. This module needs no library."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -9,13 +9,14 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells as people read them. The first column names the row and is aligned left; the other columns are figures."""
+    """A table whose cells are texts. The first column names the row and is aligned left, and the other columns are
+    figures."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     title: str = ""
     left: int = 1
-    """The number of columns, from the first on, that are aligned left."""
+    """The number of columns, counted from the first, that are aligned left."""
     words: tuple[str, ...] = ()
     """The names of further columns that are aligned left."""
     has_header: bool = True
@@ -29,9 +30,9 @@ class Table:
         right: Collection[str] = (),
         title: str = "",
     ) -> Self:
-        """Return a table of the rows: each column has a name, and an attribute of the row or a function of it.
+        """Return a table of the rows. Each column has a name, and shows an attribute or a function of the row.
 
-        The columns in `right` are figures; all others are aligned left.
+        The columns in `right` are figures, and all others are aligned left.
 
         >>> Table.of([3 + 4j], {"REAL": "real", "SUM": lambda value: value.real + value.imag}, right=("SUM",)).rows
         (('3.0', '7.0'),)
@@ -49,7 +50,7 @@ class Table:
 
 
 def number(value: float | None, digits: int = 1) -> str:
-    """Return a figure as text with separated thousands; an empty text for None.
+    """Return a figure as text with separated thousands, or an empty text for None.
 
     >>> number(12345.678), number(3.0, 0), number(None)
     ('12,345.7', '3', '')
@@ -58,7 +59,7 @@ def number(value: float | None, digits: int = 1) -> str:
 
 
 def shortest(value: float) -> str:
-    """Return the shortest text that reads as the same number. A whole number has no point.
+    """Return the shortest text that is read as the same number. A whole number has no decimal point.
 
     >>> shortest(3.0), shortest(0.1)
     ('3', '0.1')
@@ -67,7 +68,7 @@ def shortest(value: float) -> str:
 
 
 def percent(share: float | None, digits: int = 2) -> str:
-    """Return a share of 1 as a percentage; an empty text for None.
+    """Return a share of 1 as a percentage, or an empty text for None.
 
     >>> percent(0.98765)
     '98.77 %'
@@ -76,7 +77,7 @@ def percent(share: float | None, digits: int = 2) -> str:
 
 
 def change(share: float | None, digits: int = 2) -> str:
-    """Return a relative change as a percentage with its sign; an empty text for None.
+    """Return a relative change as a percentage with its sign, or an empty text for None.
 
     >>> change(0.01), change(-0.5), change(0.0)
     ('+1.00 %', '-50.00 %', '0.00 %')
@@ -88,7 +89,7 @@ def change(share: float | None, digits: int = 2) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a time in a suitable unit, with enough digits to compare two times; an empty text for None.
+    """Return a time in a suitable unit, with enough digits to compare two times, or an empty text for None.
 
     A whole number has no decimals.
 

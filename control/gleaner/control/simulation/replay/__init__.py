@@ -1,1 +1,2 @@
-"""Event loops, one module for each family of schedulers. Each has `run` with the same arguments; `replay` picks one."""
+"""Event loops, with one module for each family of schedulers. Each module has a `run`, and `dispatch.replay` picks
+one."""

@@ -1,11 +1,12 @@
-"""Agents one by one: what each place of each agent does, so that each completion and each node is exact. Compiled.
+"""Agents one by one, with the work of each place of each agent, so that completions and nodes are exact. Compiled.
 
-Jobs are alike but for the work that is left. Saved jobs go before new jobs, and of each kind the lowest number goes
-first, as live control hands jobs out. A place whose job is complete takes the next job if at least the shortest slice
-is left. An agent without any job ends and frees its node. A node computes while at least one of its places computes.
+Jobs differ only in their remaining work. As in live control, saved jobs come before new jobs, and within each kind the
+lowest number comes first. A place whose job is complete takes the next job if at least the shortest slice is left. An
+agent that has no job ends and frees its node. A node computes while at least one of its places computes.
 
-The order of one instant: jobs are restored or complete; agents begin to save; agents end; free places of the other
-agents take jobs that wait. A slot is a node with an agent. Where nodes are only counted, it does not matter which node.
+The order of events at one instant is as follows. Jobs are restored or complete, agents begin to save, agents end, and
+then free places of the other agents take waiting jobs. A slot is a node with an agent. If nodes are only counted, it
+does not matter which node it is.
 """
 
 import math
@@ -17,14 +18,14 @@ from gleaner.control.simulation.replay.heap import pop, push
 
 @inner
 def waiting(layer: AgentLog, finite: Finite) -> int:
-    """Return how many jobs wait."""
+    """Return the number of waiting jobs."""
     stock = finite.stock[0]
     return int(layer.state[0].saved) + int(stock.returned) + len(finite.jobs) - int(stock.new)
 
 
 @inner
 def past(layer: AgentLog, finite: Finite, shadow_s: float) -> int:
-    """Return how many nodes agents hold past that instant."""
+    """Return the number of nodes that agents hold past that instant."""
     nodes = 0
     for at in range(layer.state[0].last):
         if finite.slots[finite.slots[at].order].end_s > shadow_s:
@@ -55,7 +56,7 @@ def next_s(layer: AgentLog, finite: Finite) -> float:
 
 @inner
 def advance(layer: AgentLog, finite: Finite, now_s: float) -> None:
-    """Do all that is due by now. Freed nodes are recorded in `layer.freed`."""
+    """Carry out everything that is due by now. Freed nodes are recorded in `layer.freed`."""
     stock, groups = finite.stock[0], finite.groups
     stock.is_stale = True
     stock.latest_s = now_s
@@ -75,7 +76,7 @@ def advance(layer: AgentLog, finite: Finite, now_s: float) -> None:
 
 @inner
 def start(layer: AgentLog, finite: Finite, now_s: float, end_s: float, nodes: int) -> None:
-    """Start new agents on this many nodes, for which enough jobs wait."""
+    """Start new agents on this many nodes. There must be enough waiting jobs for all of them."""
     state, stock, slots = layer.state[0], finite.stock[0], finite.slots
     stock.is_stale = True
     stock.latest_s = now_s
@@ -97,11 +98,12 @@ def start(layer: AgentLog, finite: Finite, now_s: float, end_s: float, nodes: in
 
 @inner
 def vacate(layer: AgentLog, finite: Finite, now_s: float, needed: int) -> None:
-    """Have this many more agents leave: those of wanted nodes, or where nodes are counted see `agent_starts`."""
+    """Make this many more agents leave: those on wanted nodes or, if nodes are only counted, those that `agent_starts`
+    names."""
     state, slots, is_chosen = layer.state[0], finite.slots, bool(layer.rules[0].on_nodes)
     places = finite.places.shape[1]
     busy = 0
-    last = 0  # the position behind those looked at
+    last = 0  # the position after those that were checked
     while last < state.last and needed > 0:
         slot = slots[slots[last].order]
         if not slot.is_leaving and (slot.is_wanted or not is_chosen):
@@ -113,7 +115,7 @@ def vacate(layer: AgentLog, finite: Finite, now_s: float, needed: int) -> None:
             needed -= 1
         last += 1
     gone_s = math.inf
-    for is_counted in (False, True):  # how long a save takes depends on the number of saves
+    for is_counted in (False, True):  # the duration of a save depends on the number of saves
         left = needed
         for at in range(last, state.last):
             slot = int(slots[at].order)
@@ -139,7 +141,7 @@ def vacate(layer: AgentLog, finite: Finite, now_s: float, needed: int) -> None:
 
 @inner
 def close(layer: AgentLog, finite: Finite, stop_s: float) -> None:
-    """Put what the agents in force have done when the replay stops into the log."""
+    """Record in the log the work of the agents that still run when the replay stops."""
     _complete(layer, finite, stop_s)
     for at in range(layer.state[0].last):
         _log(layer, finite, int(finite.slots[at].order), stop_s)
@@ -147,7 +149,7 @@ def close(layer: AgentLog, finite: Finite, stop_s: float) -> None:
 
 @inner
 def _begin_due(layer: AgentLog, finite: Finite, now_s: float) -> None:
-    """Have groups begin to save in which so many jobs run that their saves have to begin now."""
+    """Make groups begin to save if the saves of their running jobs have to begin now."""
     slots, groups = finite.slots, finite.groups
     for group in range(finite.stock[0].groups):
         if groups[group].begin_s != math.inf or groups[group].busy == 0 or _begin_s(layer, finite, group) > now_s:
@@ -161,14 +163,14 @@ def _begin_due(layer: AgentLog, finite: Finite, now_s: float) -> None:
 
 @inner
 def _begin_s(layer: AgentLog, finite: Finite, group: int) -> float:
-    """Return when the agents of a group have to begin to save, with as many jobs as they have now."""
+    """Return the time at which the agents of a group have to begin to save, given the number of their jobs now."""
     save_s = save_seconds(layer, int(finite.groups[group].busy))
     return float(finite.groups[group].end_s) - float(layer.rules[0].margin_s) - save_s
 
 
 @inner
 def _group(finite: Finite, end_s: float) -> int:
-    """Return the group that ends at `end_s`. If there is none, make one."""
+    """Return the group that ends at `end_s`, which is created if necessary."""
     stock, groups = finite.stock[0], finite.groups
     for group in range(stock.groups):
         if groups[group].end_s == end_s:
@@ -183,7 +185,7 @@ def _group(finite: Finite, end_s: float) -> int:
 
 @inner
 def _complete(layer: AgentLog, finite: Finite, now_s: float) -> None:
-    """Let jobs compute whose restore is over, and complete jobs whose work is over."""
+    """Let the jobs whose restore is over compute, and complete the jobs whose work is over."""
     slots = finite.slots
     for at in range(layer.state[0].last):
         slot = int(slots[at].order)
@@ -218,7 +220,7 @@ def _compute(finite: Finite, slot: int, number: int, now_s: float) -> None:
 
 @inner
 def _pause(finite: Finite, slot: int, now_s: float) -> None:
-    """Let one place stop computing."""
+    """Make one place stop computing."""
     finite.slots[slot].computing -= 1
     if finite.slots[slot].computing == 0:
         finite.slots[slot].computed_s += now_s - finite.slots[slot].since_s
@@ -226,7 +228,7 @@ def _pause(finite: Finite, slot: int, now_s: float) -> None:
 
 @inner
 def _begin(finite: Finite, slot: int, now_s: float) -> None:
-    """Let the agent begin to save, if it has not yet. A job that has computed becomes a saved job."""
+    """Make the agent begin to save, unless it has begun already. A job that has computed becomes a saved job."""
     if finite.slots[slot].begin_s != math.inf:
         return
     finite.slots[slot].begin_s = now_s
@@ -241,7 +243,7 @@ def _begin(finite: Finite, slot: int, now_s: float) -> None:
 
 @inner
 def _end_all(layer: AgentLog, finite: Finite, now_s: float, only_idle: bool) -> None:
-    """End the agents whose time is over, or with `only_idle` those that have no job and save none."""
+    """End the agents whose time is over, or with `only_idle` those that have no job and are not saving one."""
     state, slots = layer.state[0], finite.slots
     to = 0
     for at in range(state.last):
@@ -280,7 +282,7 @@ def _log(layer: AgentLog, finite: Finite, at: int, now_s: float) -> None:
 
 @inner
 def _return_job(layer: AgentLog, finite: Finite, job: int) -> None:
-    """Let the job wait again: among the saved jobs, or before all new jobs."""
+    """Make the job wait again, among the saved jobs or before all new jobs."""
     state, stock = layer.state[0], finite.stock[0]
     size = int(state.saved) + int(stock.returned)
     if finite.jobs[job].is_saved:
@@ -293,12 +295,12 @@ def _return_job(layer: AgentLog, finite: Finite, job: int) -> None:
 
 @inner
 def _refill(layer: AgentLog, finite: Finite, now_s: float) -> None:
-    """Let free places of agents that still run long enough take jobs that wait."""
+    """Let free places take waiting jobs if their agents still run long enough."""
     state, slots, places = layer.state[0], finite.slots, finite.places.shape[1]
     if waiting(layer, finite) == 0:
         return
     restore_s = 0.0
-    for is_counted in (False, True):  # how long a restore takes depends on the number of restores
+    for is_counted in (False, True):  # the duration of a restore depends on the number of restores
         empty = 0
         for at in range(state.last):
             slot = int(slots[at].order)

@@ -1,23 +1,24 @@
-"""Agents on idle nodes: when agents start, end and are vacated. Compiled; every discipline calls this.
+"""Agents on idle nodes, and the times at which they start, end and are vacated. Compiled, and called by every
+discipline.
 
-`array_policies.agents_to_start` answers how many agents start. A loop has to do the following:
+`array_policies.agents_to_start` decides how many agents start. A loop has to do the following:
 
 - The loop's next instant is at most `next_s`. At that instant `release` frees nodes, and a decision is due.
-- To a regular scheduler, an agent is work that runs with a known end. With preemption, the scheduler sees no agents:
-  the loop decides as though agents' nodes were free, starts what fits on the nodes that are free, and owes the other
-  jobs their nodes.
-- After all regular decisions of an instant, `decide` vacates agents for what is owed, and starts new agents where they
-  delay no promise. With nothing promised, no agent should start where the first job waits for agents alone: agents that
-  follow each other on the job's nodes would keep the job waiting for ever.
-- The loop has the log enlarged before it is full (`is_full`), and calls `close` at its end.
+- For a regular scheduler, an agent is running work with a known end. With preemption, the scheduler does not see
+  agents. The loop decides as if the agents' nodes were free, starts the jobs that fit on nodes which are really free,
+  and owes the other jobs their nodes.
+- After all regular decisions of an instant, `decide` vacates agents for the owed nodes, and starts new agents where
+  they delay no promise. If nothing is promised, no agent should start while the first job waits only for agents.
+  Otherwise agents could follow each other on the job's nodes and keep it waiting permanently.
+- The loop pauses to have the log enlarged before it is full (`is_full`), and calls `close` at its end.
 
-Agents that start together are one entry with a count, so that a machine full of agents costs what one agent costs. Both
-the starts and the ends of entries ascend: agents that started first end first. With a finite queue it matters what each
-agent does: `agent_slots`.
+Agents that start together are one entry with a count, so that a machine full of agents costs no more than one agent.
+Both the starts and the ends of entries are in ascending order, because agents that started first end first. With a
+finite queue, the work of each agent matters, so `agent_slots` is used instead.
 
-A slice is spent as follows: the jobs are restored (new jobs need not be), compute, and are saved before the end. All
-agents that end at one instant save together, and begin as early as so many saves require. An agent that starts after
-that has nothing to save. Its time up to the end counts as saving, since nothing is computed in it.
+In each slice, the jobs are restored unless they are new, then compute, and are saved before the end. All agents that
+end at one instant save together, and begin as early as the number of saves requires. An agent that starts later than
+that has nothing to save. Its time until the end counts as saving, because nothing is computed in it.
 """
 
 import math
@@ -41,7 +42,8 @@ agents_to_start = inner(array_policies.agents_to_start)
 
 @inner
 def next_s(layer: AgentLog, finite: Finite | None) -> float:
-    """Return when agents end next, or may start although nothing else happens; infinite if never."""
+    """Return the next time at which agents end, or may start although nothing else happens. It is infinite if there is
+    none."""
     state = layer.state[0]
     at_s = float(state.wake_s)
     if finite is not None:
@@ -55,14 +57,14 @@ def next_s(layer: AgentLog, finite: Finite | None) -> float:
 
 @inner
 def held(layer: AgentLog) -> int:
-    """Return how many units of the machine agents hold. Agents that are being vacated count too."""
+    """Return the number of units that agents hold, including agents that are being vacated."""
     state = layer.state[0]
     return int(state.running + state.leaving) * int(layer.rules[0].units)
 
 
 @inner
 def held_past(layer: AgentLog, finite: Finite | None, at_s: float) -> int:
-    """Return how many units of the machine agents hold past that instant."""
+    """Return the number of units that agents hold past that instant."""
     state = layer.state[0]
     units = int(layer.rules[0].units)
     if finite is not None:
@@ -77,7 +79,8 @@ def held_past(layer: AgentLog, finite: Finite | None, at_s: float) -> int:
 
 @inner
 def release(layer: AgentLog, finite: Finite | None, now_s: float) -> int:
-    """Free the nodes of agents that end by now; return how many units. `layer.freed` tells when they were to end."""
+    """Free the nodes of agents that end by now, and return the number of units. `layer.freed` has their expected
+    ends."""
     state = layer.state[0]
     state.freed = 0
     if state.wake_s <= now_s:
@@ -98,16 +101,16 @@ def release(layer: AgentLog, finite: Finite | None, now_s: float) -> int:
 def decide(  # noqa: PLR0917 - numba takes no keywords
     layer: AgentLog, finite: Finite | None, now_s: float, free: int, owed: int, shadow_s: float, extra: int
 ) -> tuple[int, float]:
-    """Vacate agents for what is owed to regular jobs, and start new agents.
+    """Vacate agents for the units that are owed to regular jobs, and start new agents.
 
-    Return how many units the new agents take, and when they will end. `free` units are idle. `owed` units are owed to
-    jobs that start as soon as that many are idle. New agents may hold `extra` units past the shadow time. With
-    preemption the scheduler does not count agents, so the loop has subtracted from `extra` what other agents hold
-    (`held_past`).
+    Return the number of units that the new agents take, and the time at which they will end. `free` units are idle.
+    `owed` units are owed to jobs that start as soon as that many are idle. New agents may hold `extra` units past the
+    shadow time. With preemption, the scheduler does not count agents, so the loop has already subtracted from `extra`
+    the units that other agents hold (`held_past`).
     """
     rules, state = layer.rules[0], layer.state[0]
     units = int(rules.units)
-    needed = min(-(-(owed - free) // units) - int(state.leaving), int(state.running))  # regular jobs may owe, too
+    needed = min(-(-(owed - free) // units) - int(state.leaving), int(state.running))  # regular jobs may hold the rest
     if needed > 0 and rules.preemption:
         if finite is not None:
             agent_slots.vacate(layer, finite, now_s, needed)
@@ -145,7 +148,7 @@ def decide(  # noqa: PLR0917 - numba takes no keywords
 
 @inner
 def close(layer: AgentLog, finite: Finite | None, stop_s: float) -> None:
-    """Put the entries in force when the replay stops into the log."""
+    """Record in the log the entries of agents that still run when the replay stops."""
     if finite is not None:
         agent_slots.close(layer, finite, stop_s)
         return
@@ -155,14 +158,14 @@ def close(layer: AgentLog, finite: Finite | None, stop_s: float) -> None:
 
 @inner
 def _vacate(layer: AgentLog, now_s: float, needed: int) -> None:
-    """Have this many more agents leave.
+    """Make this many more agents leave.
 
-    The agents that end first leave first, and of these the agents that started first. Their save is due soonest anyway,
-    and they have had the most use of their restore. An agent that ends before it could be saved is left alone.
+    The agents that end first leave first, and among these the ones that started first. Their save is due soonest
+    anyway, and they have gained most from their restore. An agent that ends before it could be saved is left alone.
     """
     rules, state, entries = layer.rules[0], layer.state[0], layer.entries
     entry = int(state.first)
-    passed = int(state.coming)  # nodes of this entry that have to leave already
+    passed = int(state.coming)  # nodes of this entry that already have to leave
     while entry < state.last:
         if passed >= entries[entry].nodes:
             passed -= int(entries[entry].nodes)
@@ -190,7 +193,7 @@ def _vacate(layer: AgentLog, now_s: float, needed: int) -> None:
             while other > state.first and entries[other - 1].end_s == group_s:
                 other -= 1
             begin_s = _begin_s(layer, other)
-            if begin_s <= now_s:  # the beginning stays, however many agents of this end are left
+            if begin_s <= now_s:  # the beginning stays the same, however many agents remain
                 while other < state.last and entries[other].end_s == group_s:
                     entries[other].begin_s = begin_s
                     other += 1
@@ -224,7 +227,7 @@ def _leave(layer: AgentLog, gone_s: float, nodes: int, saved: int) -> None:
 
 @inner
 def _leaving_past(layer: AgentLog, at_s: float) -> int:
-    """Return the number of nodes whose agents are being vacated and will be gone only after that instant."""
+    """Return the number of nodes whose agents are being vacated, but will be gone only after that instant."""
     nodes = 0
     for entry in range(layer.state[0].leavings):
         if layer.leavings[entry].end_s > at_s:
@@ -250,9 +253,9 @@ def _release_leavings(layer: AgentLog, now_s: float) -> None:
 
 @inner
 def _enter(layer: AgentLog, now_s: float, end_s: float, nodes: int) -> None:
-    """Add entries for new agents: those that restore saved jobs, and those for which no saved job is left."""
+    """Add one entry for the new agents that restore saved jobs, and one for those for which no saved job is left."""
     state, entries = layer.state[0], layer.entries
-    if state.last + 2 > len(entries):  # move entries to the front of the array, without empty entries
+    if state.last + 2 > len(entries):  # move the entries that are not empty to the front
         to = 0
         for entry in range(state.first, state.last):
             if entries[entry].nodes > 0:
@@ -277,9 +280,11 @@ def _enter(layer: AgentLog, now_s: float, end_s: float, nodes: int) -> None:
 
 @inner
 def _begin_s(layer: AgentLog, first: int) -> float:
-    """Return when the agents that end together with this entry begin to save. The entry is the first of its end.
+    """Return the time at which the agents that end together with this entry begin to save. It must be the first of
+    them.
 
-    The agents begin as soon as those that have started by then must. An agent that starts later finds them saving.
+    The agents begin as soon as those that have started by then must begin. An agent that starts later finds them
+    saving.
     """
     rules, entries = layer.rules[0], layer.entries
     if entries[first].begin_s < math.inf:
@@ -299,7 +304,7 @@ def _begin_s(layer: AgentLog, first: int) -> float:
 
 @inner
 def _end_first_group(layer: AgentLog) -> None:
-    """End the first entries in force, which all have one end."""
+    """End the agents of the first running entries, which all have the same end."""
     state, entries = layer.state[0], layer.entries
     entry = int(state.first)
     end_s = float(entries[entry].end_s)
@@ -319,7 +324,8 @@ def _end_first_group(layer: AgentLog) -> None:
 
 @inner
 def _spend(layer: AgentLog, at: int, nodes: int, end_s: float, begin_s: float) -> int:
-    """Log what this many agents of the entry did until their end; return how many nodes' saved jobs they return."""
+    """Log the work of this many agents of the entry until their end. Return the number of nodes whose jobs return as
+    saved."""
     entry = layer.entries[at]
     start_s = float(entry.start_s)
     begin_s = max(begin_s, start_s)

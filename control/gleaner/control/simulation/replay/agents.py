@@ -1,8 +1,9 @@
-"""The layer of agents as arrays of records: its rules, the agents that hold nodes now, and the log of earlier agents.
+"""The layer of agents as arrays of records, with its rules, the agents that hold nodes now, and the log of earlier
+agents.
 
-`agent_starts` decides, and `agent_slots` where the low-priority queue has an end; nothing here does. Both modules
-change the records in place. Only the log is replaced when it is full (`larger_log`). Compiled code takes every array of
-a tuple as an argument of its own, and more arguments take longer to compile: hence records.
+No decision is made here, but in `agent_starts` or, if the low-priority queue is finite, in `agent_slots`. Both modules
+change the records in place. Only the log is replaced when it is full (`larger_log`). Records are used because compiled
+code takes every array of a tuple as a separate argument, and more arguments take longer to compile.
 """
 
 import math
@@ -16,9 +17,9 @@ from gleaner.control.simulation.replay.records import RecordArray, record_type
 from gleaner.control.simulation.settings import AgentSettings, CostSettings, transfer_s
 
 _START, _END, _NODES, _RESTORE, _SAVE = range(5)
-"""The rows of the log."""
+"""The numbers of the log's rows."""
 ENDLESS = 2**40
-"""The number of jobs that stands for a queue without an end."""
+"""The number of jobs that stands for an endless queue."""
 
 
 _COST = record_type(floats="constant_s node_mib_s shared_mib_s")
@@ -29,51 +30,56 @@ _RULES = record_type(
     save=_COST,
     restore=_COST,
 )
-"""The fields of `AgentSettings`. `memory_mib`: of one job. `units`: of the machine, that one agent takes. `on_nodes`: a
-slot is this node of the machine, and agents that have to leave are chosen by node."""
+"""The fields of `AgentSettings` and a few more. `memory_mib` is the memory of one job, and `units` the number of the
+machine's units that one agent takes. With `on_nodes`, a slot is the node with the same number, and agents that have to
+leave are chosen by node."""
 _STATE = record_type(integers="first last running leaving coming leavings freed logged saved", floats="wake_s")
-"""`first`: the first of the entries in force. `last`: the place behind the entries in force; with a finite queue:
-behind the slots in use. `running`: nodes with agents. `leaving`: nodes with agents that have to leave. `coming`: nodes,
-of those leaving, in the first entries, whose agents end as early by themselves. `leavings`, `freed`, `logged`: entries
-in the arrays of these names (`logged`: in `log`). `saved`: saved jobs that wait; with an endless queue the nodes that
-these jobs fill. `wake_s`: when agents may start although nothing ends."""
+"""The current entries begin at `first` and end before `last`. With a finite queue, `last` is the number of slots in
+use. `running` and `leaving` are the numbers of nodes whose agents stay and have to leave. `coming` is the number of
+leaving nodes in the first entries, whose agents end early enough anyway. `leavings`, `freed` and `logged` are the
+numbers of entries in the arrays `leavings`, `freed` and `log`. `saved` is the number of waiting saved jobs or, with an
+endless queue, of the nodes that they fill. `wake_s` is the time at which agents may start although nothing ends."""
 _ENTRY = record_type(integers="nodes", floats="start_s end_s restore_s begin_s", flags="was_saved")
-"""`was_saved`: the entry's jobs must be restored. `begin_s`: when the entry's save began; infinite: not asked yet."""
+"""`was_saved` is True if the entry's jobs must be restored. `begin_s` is the time at which its save began, and infinite
+until it is computed."""
 _LEAVING = record_type(integers="nodes saved", floats="end_s")
 _FREED = record_type(integers="units", floats="end_s")
 _STOCK = record_type(integers="returned new groups", floats="next_s latest_s", flags="is_stale")
-"""`returned`: jobs that wait again without having been saved. `new`: the next job that never ran. `groups`: entries in
-the array `groups`. `is_stale`: whether `next_s` must be found again. `next_s`: when the places have something to do.
-`latest_s`: when the places last had something to do."""
+"""`returned` is the number of jobs that wait again without having been saved, and `new` the next job that never ran.
+`groups` is the number of entries in the array `groups`. `next_s` and `latest_s` are the next and the last time at which
+the places have something to do. If `is_stale` is True, `next_s` must be computed again."""
 _SLOT = record_type(
     integers="order busy computing",
     floats="start_s end_s begin_s speed since_s computed_s",
     flags="is_leaving is_wanted",
 )
-"""`order`: by position, not by slot: the slots in use by the starts of their agents, then the free ones. `busy`: places
-with a job. `computing`: places that compute. `begin_s`: when the slot's save began; infinite: not yet. `speed`: of the
-node. `since_s`: since when at least one place computes. `computed_s`: time computed before `since_s`. `is_wanted`: a
-job is to have this node."""
+"""`order` is indexed by position, not by slot. It lists the slots in use, sorted by the starts of their agents,
+followed by the free ones. `busy` is the number of places with a job, and `computing` the number that compute. `begin_s`
+is the time at which the slot's save began, and infinite before that. `speed` is that of the node. At least one place
+has computed since `since_s`, and `computed_s` is the time computed before. `is_wanted` is True if a job will have this
+node."""
 _PLACE = record_type(integers="job", floats="since_s due_s", flags="is_restoring")
-"""`since_s`: when the job began to compute. `due_s`: when the job is restored, or complete."""
+"""`since_s` is the time at which the job began to compute, and `due_s` the time at which it will be restored or
+complete."""
 _GROUP = record_type(integers="busy", floats="end_s begin_s")
 _JOB = record_type(floats="left_s end_s", flags="is_saved")
 
 
 class AgentLog(NamedTuple):
-    """The state of all agents, which every loop hands to `agent_starts`. None in its place if there are no agents."""
+    """The state of all agents, which every loop passes to `agent_starts`. It is replaced by None if there are no
+    agents."""
 
     rules: RecordArray
     """One record: `AgentSettings` as numbers."""
     state: RecordArray
     """One record."""
     entries: RecordArray
-    """Agents that started at one instant and end at one instant, in the order of both instants."""
+    """Agents that start together and end together, in the order of their starts and of their ends."""
     leavings: RecordArray
     """Agents that are being vacated, in the order in which they will be gone. The jobs of `saved` nodes return as saved
     jobs. Without preemption, no agent is vacated."""
     freed: RecordArray
-    """The units that were returned at the latest instant, and when they were expected."""
+    """The units that were freed at the latest instant, and the times at which they were expected."""
     log: Seconds
     """The columns of `Stretches`, one per row, without the columns that are the same for all stretches."""
 
@@ -81,21 +87,22 @@ class AgentLog(NamedTuple):
 class Finite(NamedTuple):
     """The state of each agent and of each job, for `agent_slots`.
 
-    None in its place if the queue is endless and nodes are counted: then it does not matter what each agent does.
+    It is replaced by None if the queue is endless and nodes are only counted, because then the work of a single agent
+    does not matter.
     """
 
     stock: RecordArray
     """One record."""
     slots: RecordArray
-    """Nodes with agents. Where nodes are only counted, it does not matter which node a slot is."""
+    """Nodes with agents. If nodes are only counted, it does not matter which node a slot is."""
     places: RecordArray
     """The job of each place of each slot, or -1."""
     groups: RecordArray
-    """Agents that end at one instant, with `busy` places in all. Agents that are being vacated are in no group."""
+    """Agents that end at one instant, with `busy` places in total. Agents that are being vacated are in no group."""
     jobs: RecordArray
     heap_key: Seconds
     heap_job: Counts
-    """The jobs that wait again: the saved jobs by number, then the others."""
+    """The jobs that wait again, first the saved jobs by number, then the others."""
 
 
 _seconds = inner(transfer_s)
@@ -103,7 +110,7 @@ _seconds = inner(transfer_s)
 
 @inner
 def save_seconds(layer: AgentLog, at_once: int) -> float:
-    """Return how many seconds each save takes if this many jobs are saved at once."""
+    """Return the number of seconds that each save takes if this many jobs are saved at the same time."""
     rules = layer.rules[0]
     cost = rules.save
     return _seconds(cost.constant_s, cost.node_mib_s, cost.shared_mib_s, rules.memory_mib, float(at_once))
@@ -111,7 +118,7 @@ def save_seconds(layer: AgentLog, at_once: int) -> float:
 
 @inner
 def restore_seconds(layer: AgentLog, at_once: int) -> float:
-    """Return how many seconds each restore takes if this many jobs are restored at once."""
+    """Return the number of seconds that each restore takes if this many jobs are restored at the same time."""
     rules = layer.rules[0]
     cost = rules.restore
     return _seconds(cost.constant_s, cost.node_mib_s, cost.shared_mib_s, rules.memory_mib, float(at_once))
@@ -121,7 +128,7 @@ def restore_seconds(layer: AgentLog, at_once: int) -> float:
 def logged(  # noqa: PLR0917 - numba takes no keywords
     layer: AgentLog, start_s: float, end_s: float, nodes: int, restore_s: float, save_s: float
 ) -> None:
-    """Put one entry into the log."""
+    """Add one entry to the log."""
     log, entry = layer.log, layer.state[0].logged
     log[_START, entry] = start_s
     log[_END, entry] = end_s
@@ -133,7 +140,8 @@ def logged(  # noqa: PLR0917 - numba takes no keywords
 
 @inner
 def freed(layer: AgentLog, end_s: float, nodes: int) -> None:
-    """Record that these nodes were freed. Nodes with one expected end are one entry if they come in a row."""
+    """Record that these nodes were freed. Nodes with the same expected end share one entry if they are recorded one
+    after the other."""
     state = layer.state[0]
     if state.freed > 0 and layer.freed[state.freed - 1].end_s == end_s:
         layer.freed[state.freed - 1].units += nodes * layer.rules[0].units
@@ -145,7 +153,7 @@ def freed(layer: AgentLog, end_s: float, nodes: int) -> None:
 
 @inner
 def is_full(layer: AgentLog) -> bool:
-    """Return True if the room in the layer's log may be too little for one more instant."""
+    """Return True if the layer's log might not have enough room for one more instant."""
     state = layer.state[0]
     return bool(layer.log.shape[1] < state.logged + state.last - state.first + 4)
 
@@ -161,9 +169,9 @@ def larger_log(layer: AgentLog) -> AgentLog:
 def layer_of(
     agents: AgentSettings | None, machine: Machine, *, on_nodes: bool = False
 ) -> tuple[AgentLog | None, Finite | None]:
-    """Return the layer before anything has started; None without agents, or without work for agents.
+    """Return the layer before anything has started, or None if there are no agents or no work for them.
 
-    The state of each agent comes with it; None if the queue is endless and nodes are counted.
+    Also return the state of each agent, which is None if the queue is endless and nodes are only counted.
     """
     if agents is None or agents.queue.jobs == 0 or agents.agents_at_most == 0:
         return None, None
@@ -184,15 +192,15 @@ def layer_of(
 
 
 def stretches(layer: AgentLog | None, stop_s: float) -> Stretches:
-    """Return the log of a closed layer as stretches, in order of starts, cut where the replay stopped.
+    """Return the log of a closed layer as stretches, in order of starts. They end where the replay stopped.
 
-    The log's rows become the columns, and values that are the same for all entries take no room: with a million jobs
-    there may be 16 million entries.
+    The log's rows become the columns, and values that are the same for all entries take no room, because there may be
+    16 million entries for a million jobs.
     """
     if layer is None:
         return no_stretches()
     log = layer.log[:, : int(layer.state[0]["logged"])]
-    if np.any(log[_START, 1:] < log[_START, :-1]):  # agents of one length end in the order of their starts
+    if np.any(log[_START, 1:] < log[_START, :-1]):  # agents of equal length end in the order of their starts
         log = log[:, np.argsort(log[_START], kind="stable")]
     log = log[:, : np.searchsorted(log[_START], stop_s)]
     there = log[_START] < log[_END]
@@ -229,7 +237,7 @@ def _cost(settings: CostSettings) -> tuple[float, float, float]:
 
 
 def _finite(agents: AgentSettings, nodes: int, speed: float) -> Finite:
-    """Return the state of each agent. For an endless queue, there is one job for each place, without an end."""
+    """Return the state of each agent. For an endless queue, there is one endless job for each place."""
     endless = agents.queue.jobs is None
     stock = np.zeros(1, _STOCK)
     stock["next_s"] = math.inf

@@ -1,11 +1,11 @@
-"""Agents on known nodes: which idle nodes agents take, which nodes they free, and which agents have to leave.
+"""Agents on known nodes. This module chooses the idle nodes that agents take, and the agents that have to leave.
 
-`agent_slots` decides what each agent does with its time. Agents take nodes that are wholly idle. They begin with the
-node that jobs fill last, since that node is needed last.
+`agent_slots` decides how each agent uses its time. Agents take nodes that are wholly idle. They begin with the node
+that jobs fill last, because that node is needed last.
 
-Without preemption, each agent is a stretch in the book. With preemption, the book does not know of agents, and a job
-may be given their nodes. The job then starts as soon as the agents on its nodes are saved. Up to the end of the
-decision a claim holds the nodes in the book: a stretch of no time that is no job's.
+Without preemption, each agent is a stretch in the book. With preemption, the book does not show agents, and a job may
+be given their nodes. The job then starts as soon as the agents on its nodes are saved. Until the end of the decision, a
+claim holds these nodes in the book. A claim is a stretch of no duration that belongs to no job.
 """
 
 import numpy as np
@@ -21,11 +21,11 @@ from gleaner.control.simulation.settings import AgentSettings
 
 agent_end = inner(provisioning.agent_end)
 NOT_LENT, LEAVING, STAYING = range(3)
-"""The values of `lent` in a node: no agent is on it that has to leave for a job, it leaves already, or it runs."""
+"""The values of a node's `lent`, if no agent there can be told to leave, if one leaves already, or if one stays."""
 
 
 def layer_on(machine: Machine, agents: AgentSettings | None, book: Ledger) -> tuple[AgentLog | None, Finite | None]:
-    """Return the layer of agents, one slot for each node; None without agents."""
+    """Return the layer of agents, with one slot for each node, or None without agents."""
     layer, finite = layer_of(agents, of_nodes(machine.nodes), on_nodes=True)
     if finite is not None:
         finite.slots["speed"] = book.nodes["speed"]
@@ -37,7 +37,7 @@ def leave(book: Ledger, layer: AgentLog, finite: Finite, now_s: float) -> bool:
     """Free the nodes of agents that ended by now. Return True if there were any, or if agents may start now."""
     is_news = layer.state[0].wake_s <= now_s
     is_news = release(layer, finite, now_s) > 0 or is_news
-    for at in range(layer.state[0].last, len(book.nodes)):  # behind the slots in use
+    for at in range(layer.state[0].last, len(book.nodes)):  # after the slots in use
         node = book.nodes[finite.slots[at].order]
         if node["agent"] >= 0:
             end_claim(book, int(node["agent"]))
@@ -50,7 +50,7 @@ def leave(book: Ledger, layer: AgentLog, finite: Finite, now_s: float) -> bool:
 
 @inner
 def end_claim(book: Ledger, stretch: int) -> None:
-    """Free what a stretch of an agent, or a claim, holds."""
+    """Free the nodes that an agent's stretch or a claim holds."""
     book.stretches[stretch]["is_over"] = 1
     settle(book, stretch)
 
@@ -77,7 +77,8 @@ def have_leave(book: Ledger, layer: AgentLog, finite: Finite, now_s: float, firs
 def come(  # noqa: PLR0917 - numba takes no keywords
     book: Ledger, layer: AgentLog, finite: Finite, now_s: float, shadow_s: float, reserved: int, extra: int
 ) -> None:
-    """Start agents on idle nodes. Past the shadow time, agents may hold `extra` cores of the reserved level, if any."""
+    """Start agents on idle nodes. Past the shadow time, agents may hold `extra` cores of the reserved level, if there
+    is one."""
     rules = layer.rules[0]
     is_late = agent_end(now_s, float(rules.length_s), 0.0, bool(rules.synchronised)) > shadow_s
     if is_late and book.many[LENT] > 0:
@@ -127,7 +128,8 @@ def _is_on(book: Ledger, node: int, level: int) -> bool:
 
 
 def agents_told(book: Ledger, layer: AgentLog | None, machine: Machine, stop_s: float) -> Stretches:
-    """Return each agent's stretch on its node. In the log of such agents, the number of nodes is the node."""
+    """Return each agent's stretch on its node. In the log of these agents, the field for the number of nodes contains
+    the node."""
     ours = stretches(layer, stop_s)
     node = book.nodes["number"][ours.units]
     units = np.ones_like(node) if machine.allocation is Allocation.NODES else machine.node_cores[node]

@@ -1,9 +1,9 @@
-"""Twins of the policies for the simulator: the same rules over arrays of numbers, which it can compile.
+"""Twins of the policies for the simulator, with the same rules over arrays of numbers, so that they can be compiled.
 
 `policy.entitlements`, `policy.rebalancing` and `policy.provisioning` decide for live control, over jobs and nodes.
-Property tests in `tests/policy` prove that both decide the same. The twins also know what only a study needs: OMFS as
-its listing has it (`literal`), and jobs that spread over several nodes. The docstring of `policy.entitlements` explains
-both forms.
+Property tests in `tests/policy` check that both make the same decisions. The twins also have features that only studies
+need, namely OMFS exactly as in its listing (`literal`), and jobs that spread over several nodes. The docstring of
+`policy.entitlements` explains both forms.
 """
 
 from typing import Any, NamedTuple
@@ -15,13 +15,14 @@ _ABOVE_ALL = 2**62
 """Higher than any priority."""
 
 REFUSE = 0
-"""The job is not entitled to a start, and there is not enough idle."""
+"""The job is not entitled to a start, and there are not enough idle units."""
 START = 1
 """The job starts now, on idle units."""
 VACATE = 2
-"""The job is to have what is idle, what is coming and what its victims free (there may be none). It starts then."""
+"""The job is promised idle units, units that will soon be free, and the units of its victims, if it has any. It starts
+when it has them all."""
 WAIT = 3
-"""The job is entitled to a start, but its possible victims are within their quantum, or there are none."""
+"""The job is entitled to a start, but all possible victims are within their quantum, or there are none."""
 
 
 class Asked(NamedTuple):
@@ -31,27 +32,27 @@ class Asked(NamedTuple):
     """Nodes, or processors."""
     owner: int
     job_class: int
-    """0 non-preemptible, 1 preemptible (it is killed), 2 checkpointable (it is saved)."""
+    """0 for non-preemptible, 1 for preemptible (the job is killed), 2 for checkpointable (it is saved)."""
 
 
 RUNNING = [(name, "i8") for name in ("units", "owner", "job_class", "priority")] + [("since_s", "f8"), ("cost_s", "f8")]
-"""The fields of a running job. `priority`: more is better. `since_s`: since when the job runs without a break.
-`cost_s`: the time that a save would take."""
+"""The fields of a running job. A higher `priority` is better. `since_s` is the time from which the job has run without
+a break, and `cost_s` the duration of a save."""
 
 
 class Owners(NamedTuple):
-    """The owners, one entry an owner. Units that are being vacated are not used."""
+    """The owners, with one entry per owner. Units that are being vacated do not count as used."""
 
     used: NDArray[np.int64]
     used_fixed: NDArray[np.int64]
-    """Of the used units those of non-preemptible jobs."""
+    """The part of the used units that non-preemptible jobs have."""
     promised: NDArray[np.int64]
-    """Of the used units those of claims that have not started."""
+    """The part of the used units that is promised to claims whose jobs have not started."""
     entitled: NDArray[np.int64]
 
 
 class OmfsRules(NamedTuple):
-    """The quantum, and how it is read; see above."""
+    """The quantum, and the form of the rules (see the module's docstring)."""
 
     quantum_s: float
     protects: bool
@@ -59,12 +60,12 @@ class OmfsRules(NamedTuple):
 
 
 def is_claim(asked: int, used: int, entitled: int) -> bool:
-    """Return True if a job that asks for so many units fits what is left of its owner's entitlement."""
+    """Return True if the requested units fit in the unused part of the owner's entitlement."""
     return asked <= entitled - used
 
 
 def would_exceed(asked: int, job_class: int, used_fixed: int, entitled: int, literal: bool) -> bool:
-    """Return True if the non-preemptible jobs of an owner would be more than its entitlement with this job."""
+    """Return True if, with this job, an owner's non-preemptible jobs would exceed its entitlement."""
     return job_class == 0 and used_fixed + asked > entitled - int(literal)
 
 
@@ -78,10 +79,10 @@ def decide(  # noqa: PLR0917 - numba takes no keywords
     rules: OmfsRules,
     victims: NDArray[np.int64],
 ) -> tuple[int, int]:
-    """Return the answer for one waiting job, and how many running jobs are to be preempted.
+    """Return the decision on one waiting job, and the number of running jobs that are to be preempted.
 
-    `idle` units can be had now, `coming` units soon. The positions of the running jobs to preempt are written to
-    `victims`, in the order chosen. There must be room for all running jobs.
+    `idle` units are available now, and `coming` units soon. The positions of the running jobs to preempt are written to
+    `victims`, in the order in which they were chosen. It must have room for all running jobs.
     """
     asked, owner, job_class = job
     entitled, is_enough = owners.entitled[owner], idle >= asked
@@ -102,7 +103,8 @@ def decide(  # noqa: PLR0917 - numba takes no keywords
 def _choose(  # noqa: PLR0917 - numba takes no keywords
     running: NDArray[Any], owners: Owners, missing: int, now_s: float, rules: OmfsRules, victims: NDArray[np.int64]
 ) -> int:
-    """Write to `victims` the running jobs that free the missing units; return how many. 0 if there are too few."""
+    """Write to `victims` the running jobs that free the missing units. Return their number, or 0 if there are too
+    few."""
     left = owners.used.copy()
     is_chosen = np.zeros(len(running), np.bool_)
     found = 0
@@ -118,7 +120,7 @@ def _choose(  # noqa: PLR0917 - numba takes no keywords
         surplus += running[best]["units"]
     if rules.literal:
         return found
-    # Those chosen first may not be needed beside those chosen last; who was the last to be chosen is spared first.
+    # The jobs chosen last may make earlier choices unnecessary. The job that was chosen last is spared first.
     for turn in range(found - 1, -1, -1):
         at = victims[turn]
         if running[at]["units"] <= surplus:
@@ -140,7 +142,8 @@ def _next_victim(  # noqa: PLR0917 - numba takes no keywords
     now_s: float,
     rules: OmfsRules,
 ) -> int:
-    """Return the running job that is preempted next, where the owners have so many units left; -1 if there is none."""
+    """Return the running job that is preempted next, or -1 if there is none. `left` are the units that the owners still
+    have."""
     best = -1
     best_is_young = False
     best_below = 0
@@ -178,9 +181,9 @@ def _next_victim(  # noqa: PLR0917 - numba takes no keywords
 def agents_to_start(  # noqa: PLR0917 - numba takes no keywords
     slice_s: float, shortest_slice_s: float, at_most: int, running: int, nodes: int, places: int, waiting: int
 ) -> int:
-    """Return the number of agents to start on idle nodes, where all agents and all waiting jobs are alike.
+    """Return the number of agents to start on idle nodes, if all agents and all waiting jobs are alike.
 
-    An agent that starts now would have `slice_s` seconds and `places` for jobs. `running` agents count against
+    An agent that starts now would have `slice_s` seconds and `places` for jobs. The `running` agents count towards
     `at_most`.
     """
     if slice_s < shortest_slice_s:
@@ -196,17 +199,17 @@ def compaction(  # noqa: PLR0917 - numba takes no keywords
     job_migratable: NDArray[np.bool_],
     spreads: bool,
 ) -> tuple[int, NDArray[np.int64]]:
-    """Return the job to migrate so that partly used nodes become full or empty, and the cores it takes of each node.
+    """Return the job to migrate so that partly used nodes become full or empty, and the cores that it takes on each
+    node.
 
-    The job is -1 if none is to migrate.
+    The job is -1 if no job should migrate.
 
-    Nodes are in the order in which they are filled. One node is emptied: the first partly used node whose used cores
-    fit in the idle cores of the partly used nodes before it. Its youngest job migrates first. Its jobs go to the nodes
-    before it, first fit, so the number of partly used nodes never grows.
+    Nodes are in the order in which they are filled. One node is emptied, namely the first partly used node whose used
+    cores fit in the idle cores of the partly used nodes before it. Its youngest job migrates first. The jobs are placed
+    by first fit on the nodes before it, so the number of partly used nodes never grows.
 
-    Jobs are in the order of their age, the oldest first. `job_node` is -1 where a job has several nodes; such a job
-    stays. With `spreads` a job may migrate to several nodes. Without it, the job needs one node that takes the whole
-    job.
+    Jobs are in the order of their age, the oldest first. `job_node` is -1 if a job has several nodes, and such a job
+    stays. With `spreads`, a job may migrate to several nodes. Without it, one node must have room for the whole job.
     """
     taken = np.zeros(len(total), np.int64)
     idle = 0
@@ -239,15 +242,15 @@ def priorities(  # noqa: PLR0912, PLR0917 - one search for a job and its nodes; 
     job_migratable: NDArray[np.bool_],
     spreads: bool,
 ) -> tuple[int, NDArray[np.int64]]:
-    """Return the job to migrate to nodes of a higher priority, and the cores it takes of each node.
+    """Return the job to migrate to nodes of a higher priority, and the cores that it takes on each node.
 
-    The job is -1 if none is to migrate.
+    The job is -1 if no job should migrate.
 
     Targets are tried from the highest priority down, and for each target priority the jobs from the lowest priority up.
-    Of the jobs of one priority, the largest that fits in the idle cores of the target priority migrates; of equal jobs
-    the first. The job is placed first fit.
+    Among the jobs of one priority, the largest that fits in the idle cores of the target priority migrates. If several
+    are equally large, the first one does. The job is placed by first fit.
 
-    `priority` has the priority of each node, and `job_priority` the highest priority among the nodes of each job. See
+    `priority` is the priority of each node, and `job_priority` the highest priority among the nodes of each job. See
     `compaction` for `spreads`.
     """
     taken = np.zeros(len(total), np.int64)

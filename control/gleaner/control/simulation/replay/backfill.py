@@ -1,16 +1,17 @@
-"""Backfilling: the waiting jobs that start now, and the jobs behind them that may overtake.
+"""Backfilling, which chooses the waiting jobs that start now, and the jobs behind them that may overtake.
 
-Pure: counts of units (nodes, or processors) and times come in, positions in the queue go out. Each is one plain
-function over NumPy arrays, which can be called as it is or compiled.
+The functions are pure. They take numbers of units (nodes or processors) and times, and answer with positions in the
+queue. Each is a plain function over NumPy arrays, which can be called directly or compiled.
 
-EASY gives the first waiting job that does not fit a reservation: the shadow time, at which enough of what runs has
-ended if all run to their limits. A later job may start at once if it ends by then, or if it takes no more than the
-extra units that the reservation leaves over (Mu'alem and Feitelson, "Utilization, Predictability, Workloads, and User
-Runtime Estimates in Scheduling the IBM SP2 with Backfilling", IEEE TPDS 12(6), 2001, section 2).
+EASY gives a reservation to the first waiting job that does not fit. The job's shadow time is the time at which enough
+running jobs have ended if all of them run to their limits. A later job may start at once if it ends by then, or if it
+takes no more than the extra units that the reservation does not need (Mu'alem and Feitelson, "Utilization,
+Predictability, Workloads, and User Runtime Estimates in Scheduling the IBM SP2 with Backfilling", IEEE TPDS 12(6),
+2001, section 2).
 
-Conservative backfilling (the same) gives every waiting job a reservation when it comes: the earliest start at which it
-delays nobody. Whenever something has ended the schedule is compressed: in the order of the queue, each job's
-reservation is moved to the earliest start that there is now, never to a later one.
+Conservative backfilling (same paper) gives every waiting job a reservation when it is submitted, at the earliest start
+at which it delays no other job. Whenever a job has ended, the schedule is compressed. In the order of the queue, each
+job's reservation is moved to the earliest start that is possible now, but never to a later one.
 """
 
 import math
@@ -20,17 +21,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 GONE = 2**62
-"""Units of a job that left the middle of a queue: more than there ever are, so it fits nowhere."""
+"""The units of a job that has left the middle of a queue. No machine has this many, so the job fits nowhere."""
 BLOCK = 32
-"""Jobs of a queue that are passed over together, and blocks of them, and blocks of those."""
+"""The number of jobs in a block, and of blocks in a block of the next level. A block can be passed over as a whole."""
 LEVELS = 4
-"""Of blocks: of 32 jobs, of 1,024, of 32,768 and of a million."""
+"""The number of levels, whose blocks have 32, 1,024, 32,768 and a million jobs."""
 
 
 class OwnerShares(NamedTuple):
-    """Simultaneous Fair-Share: the owner of each waiting job, by position, and what owners hold and should have.
+    """The data for Simultaneous Fair-Share: the owner of each waiting job, by position, and the owners' holdings and
+    targets.
 
-    A walk with shares passes over all jobs whose owner holds its target or more.
+    A walk with shares passes over all jobs whose owner has reached its target.
     """
 
     owner: NDArray[np.int32]
@@ -39,10 +41,11 @@ class OwnerShares(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """Instants, ascending and without repetition, and units for each. The first `size[0]` entries count.
+    """Instants in ascending order without repetition, with a number of units for each. The first `size[0]` entries
+    count.
 
-    Either the units that are expected to be free from that instant on in addition (ends), or those that are free from
-    that instant up to the next one (a profile).
+    The units are either those that are expected to become free at that instant (ends), or those that are free from that
+    instant until the next one (a profile).
     """
 
     at_s: NDArray[np.float64]
@@ -58,8 +61,9 @@ def timeline(room: int) -> Timeline:
 class Waiting(NamedTuple):
     """The demands of the waiting jobs in the order of the queue, and room for the positions of those that start.
 
-    `least_units` and `least_limit_s`: a row a level, and for each block of it no more than any job of it asks for, so
-    that long queues need not be walked. Zeros are always true; `easy` makes them sharper where they let too much pass.
+    `least_units` and `least_limit_s` have one row per level, with a lower bound of the requests of all jobs in each
+    block, so that long queues need not be walked. Zeros are always valid, and `easy` raises the bounds where they are
+    too low to help.
     """
 
     units: NDArray[np.int64]
@@ -70,14 +74,15 @@ class Waiting(NamedTuple):
 
 
 class Reservation(NamedTuple):
-    """The promise to the first job that does not fit: its shadow time, and the units that may be held past that."""
+    """The promise to the first job that does not fit: its shadow time, and the units that other jobs may hold past that
+    time."""
 
     shadow_s: float
     extra: int
 
 
 class Promised(NamedTuple):
-    """The demands of the waiting jobs in the order of the queue, and their promises; NaN where there is none yet.
+    """The demands of the waiting jobs in the order of the queue, and their promises, which are NaN for new jobs.
 
     No limit may be 0.
     """
@@ -88,7 +93,7 @@ class Promised(NamedTuple):
 
 
 def place_of(line: Timeline, at_s: float) -> int:
-    """Return how many entries are earlier. NumPy's search would take a tenth of a second to compile."""
+    """Return the number of earlier entries. NumPy's search would take a tenth of a second to compile."""
     low, high = 0, int(line.size[0])
     while low < high:
         middle = (low + high) // 2
@@ -100,10 +105,10 @@ def place_of(line: Timeline, at_s: float) -> int:
 
 
 def insert(line: Timeline, at: int, at_s: float, units: int) -> None:
-    """Put an entry at this place.
+    """Insert an entry at this place.
 
-    The indices are unsigned and each array has a loop of its own: an index that might be negative keeps the compiler
-    from shifting many entries at a time (four times slower at 600 entries).
+    The indices are unsigned, and each array has a separate loop. An index that might be negative would keep the
+    compiler from shifting many entries at a time, which is four times slower for 600 entries.
     """
     one, low, entry = np.uint64(1), np.uint64(at), np.uint64(line.size[0])
     while entry > low:
@@ -119,7 +124,7 @@ def insert(line: Timeline, at: int, at_s: float, units: int) -> None:
 
 
 def remove(line: Timeline, at: int, entries: int) -> None:
-    """Remove so many entries from this place on."""
+    """Remove this many entries, beginning at this place."""
     line.size[0] -= entries
     one, by, entry, last = np.uint64(1), np.uint64(entries), np.uint64(at), np.uint64(line.size[0])
     while entry < last:
@@ -132,7 +137,7 @@ def remove(line: Timeline, at: int, entries: int) -> None:
 
 
 def expect(line: Timeline, end_s: float, units: int) -> None:
-    """Expect these units at `end_s`."""
+    """Add these units to those that are expected at `end_s`."""
     at = place_of(line, end_s)
     if at < line.size[0] and line.at_s[at] == end_s:
         line.units[at] += units
@@ -141,7 +146,7 @@ def expect(line: Timeline, end_s: float, units: int) -> None:
 
 
 def forget(line: Timeline, end_s: float, units: int) -> None:
-    """Expect these units at `end_s` no more."""
+    """Remove these units from those that are expected at `end_s`."""
     at = place_of(line, end_s)
     line.units[at] -= units
     if line.units[at] == 0:
@@ -160,17 +165,18 @@ def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one pass over the queue; numba ta
 ) -> tuple[int, Reservation]:
     """Write to `starts` the positions of the waiting jobs that start now, in the order in which they were chosen.
 
-    Return how many start, and the reservation of the first job that does not fit. Where no job is left waiting its
-    shadow time is infinite.
+    Return the number of jobs that start, and the reservation of the first job that does not fit. If there is no such
+    job, the shadow time is infinite.
 
-    `span`: the queue goes from the first position to before the last. So many from the first on were refused at an
-    earlier decision, since which nothing was freed: of them only the first is looked at.
+    `span` is the first position of the queue, the position after its end, and the number of jobs at its head that an
+    earlier decision refused. No units have been freed since then, so only the first of these jobs is checked.
 
-    `ends`: when what runs is expected to end, which may not be before `now_s`. What starts is added, so there must be
-    room. Without `overtaking` the queue is first come, first served.
+    `ends` are the expected ends of running work, none of which may be before `now_s`. The ends of the jobs that start
+    are added, so there must be room for them. Without `overtaking`, the queue is first come, first served.
 
-    `shares`: None lets all jobs start. Otherwise, `holds` is brought up to date. `promise`: that of an earlier walk
-    over this queue, in which it marked the jobs that it chose as `GONE`; with an infinite shadow time it made none.
+    If `shares` is None, all jobs may start. Otherwise, `holds` is updated. `promise` is the reservation from an earlier
+    walk over this queue, whose chosen jobs have been marked as `GONE`. An infinite shadow time means that there is
+    none.
     """
     first, last, refused = span
     units, limit_s, least_units, least_limit_s, starts = waiting
@@ -180,10 +186,10 @@ def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one pass over the queue; numba ta
     if not is_blocked:
         extra = free
     position = first
-    block_units, block_limit_s, whole_from = GONE, math.inf, first // BLOCK * BLOCK  # before the first all are gone
+    block_units, block_limit_s, whole_from = GONE, math.inf, first // BLOCK * BLOCK  # jobs before the first are gone
     none_whole = -2 * BLOCK  # a block before any position
-    passed = 0  # the level of the block that was passed over just now
-    is_entered = is_blocked  # a block of which nothing was asked yet
+    passed = 0  # the level of the block that was just passed over
+    is_entered = is_blocked  # True if the current block has not been checked
     while position < last:
         if is_entered or (is_blocked and position % BLOCK == 0):
             is_entered = False
@@ -195,7 +201,7 @@ def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one pass over the queue; numba ta
                 level += 1
                 width *= BLOCK
                 at //= BLOCK
-                if passed < level and at > 0:  # what the block before consists of may be sharper now
+                if passed < level and at > 0:  # the bounds in the block before may be higher now
                     block_units, block_limit_s = GONE, math.inf
                     for part in range((at - 1) * BLOCK, at * BLOCK):
                         block_units = min(block_units, least_units[level - 1, part])
@@ -262,16 +268,16 @@ def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one pass over the queue; numba ta
 def conservative(  # noqa: PLR0912, PLR0915 - as above
     queue: Promised, profile: Timeline, ended: Timeline, now_s: float, better_until_s: float
 ) -> float:
-    """Write to `promised_s` when each waiting job will start at the latest; those promised `now_s` start now.
+    """Write to `promised_s` the latest start of each waiting job. A job starts now if its promise is `now_s`.
 
-    Return the `better_until_s` of the next decision: before this time, apart from what has ended now, an earlier start
-    may have become possible since the latest decision. Infinity is always true.
+    Return the `better_until_s` of the next decision. An earlier start may have become possible only before this time,
+    apart from starts on the units in `ended`. Infinity is always valid.
 
-    The profile: the units that are free from each step to the next, after the last all of them, if what runs ends when
-    it is expected to and every job keeps its promise. Its first step is not after `now_s`. It changes with the
-    promises: there must be room for two more for each job and each end.
+    `profile` has the units that are free from each step to the next, if running work ends as expected and every job
+    keeps its promise. After the last step, all units are free. The first step is not after `now_s`. The profile changes
+    with the promises, so there must be room for two more steps for each job and each end.
 
-    `ended`: what has ended by now, the instants at which it was expected to, in any order, and its units.
+    `ended` has the expected ends of the work that has ended by now, in any order, and its units.
     """
     steps_s, steps_free, steps = profile
     passed = 0
@@ -281,11 +287,11 @@ def conservative(  # noqa: PLR0912, PLR0915 - as above
         remove(profile, 0, passed)
     steps_s[0] = now_s
 
-    left_s = -math.inf  # up to when moved jobs have left units to those that were considered before them
+    left_s = -math.inf  # moved jobs have left units up to this time to the jobs before them
     one, many = np.uint64(1), int(ended.size[0])
     for turn in range(-many, len(queue.units)):
         start_s = math.inf
-        if turn < 0:  # the rest of its time, as if it were a reservation that is given up
+        if turn < 0:  # free the rest of its time, like a reservation that is cancelled
             asked = ended.units[turn + many]
             old_s = now_s
             old_end_s = ended.at_s[turn + many]
@@ -293,8 +299,8 @@ def conservative(  # noqa: PLR0912, PLR0915 - as above
             asked = queue.units[turn]
             old_s = queue.promised_s[turn]
             old_end_s = old_s + queue.limit_s[turn]
-            # The earliest start: the first step from which on enough is free for as long as the job may take. From
-            # the old promise on its own units are free to it.
+            # The earliest start is the first step from which enough units stay free for the job's limit. From the old
+            # promise on, the job can use its own units.
             is_new = math.isnan(old_s)
             reach_s = math.inf if is_new else old_s
             last_s = math.inf if is_new else min(old_s, better_until_s)
@@ -317,7 +323,7 @@ def conservative(  # noqa: PLR0912, PLR0915 - as above
                 break
             begin_s = start_s if is_new else old_s
             finish_s = start_s + queue.limit_s[turn] if is_new else old_end_s
-            if not begin_s < finish_s:  # there was no promise, or it ended when it was expected to, or takes nothing
+            if not begin_s < finish_s:  # there was no promise, or it has no time left
                 continue
             if not is_new:
                 better_until_s = max(better_until_s, finish_s)

@@ -1,9 +1,9 @@
-"""The compilation of plain functions over NumPy arrays to machine code. Only this module knows the compiler (numba).
+"""The compilation of plain functions over NumPy arrays to machine code. Only this module uses the compiler (numba).
 
-Only functions that Python calls are cached. Each contains all functions that it calls.
+Only the functions that Python calls are cached. Each of them includes all functions that it calls.
 
-All options of numba here are public but `_nrt`, which stops the counting of references to arrays; the README says what
-it saves.
+All numba options here are public, except `_nrt`, which stops the counting of references to arrays. The README shows how
+much time that saves.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -25,16 +25,16 @@ _SIMULATION = Path(__file__).parents[1]
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Return the function as machine code, which Python may call.
+    """Return the function as machine code that Python can call.
 
-    The function may call only `inner`, `part` and `making` functions, and plain functions of its own module, which are
+    The function may call only `inner`, `part` and `making` functions, and plain functions of the same module, which are
     compiled with it.
     """
     return _outer(function, _nrt=True)
 
 
 def loop(function: Callable[P, R]) -> Callable[P, R]:
-    """Return what `compiled` returns, for a function that neither makes nor returns an array.
+    """Return the same as `compiled`, for a function that neither creates nor returns an array.
 
     The function counts no references to arrays. Counting them took a sixth of the time of a replay with agents.
     """
@@ -42,26 +42,26 @@ def loop(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def inner(function: Callable[P, R]) -> Callable[P, R]:
-    """Return what `loop` returns, for a function that only compiled functions call.
+    """Return the same as `loop`, for a function that only compiled functions call.
 
-    Without what Python would need to call it, the function is compiled much faster, the more so the more arrays it
-    takes. The function counts no references to arrays, since its caller holds some. Counting them took half the time of
-    a replay with agents.
+    Python cannot call the function, which makes its compilation much faster, especially if it takes many arrays. The
+    function counts no references to arrays, because its caller holds some. Counting them took half the time of a replay
+    with agents.
     """
     return _inner(function, _nrt=False)
 
 
 def part(function: Callable[P, R]) -> Callable[P, R]:
-    """Return what `inner` returns, for a function whose code is put into its caller: it should have only one.
+    """Return the same as `inner`, for a function whose code is copied into its caller. It should have only one caller.
 
-    A call passes each array in seven words, and a queue's book has some fifteen arrays. Under EASY, these calls took a
-    quarter of the time of a replay, and two fifths with agents.
+    A call passes seven words for each array, and a queue's book has about fifteen arrays. Under EASY, these calls took
+    a quarter of the time of a replay, and two fifths with agents.
     """
     return _inner(function, _nrt=False, forceinline=True)
 
 
 def making(function: Callable[P, R]) -> Callable[P, R]:
-    """Return what `inner` returns, for a function that makes or returns arrays."""
+    """Return the same as `inner`, for a function that creates or returns arrays."""
     return _inner(function, _nrt=True)
 
 
@@ -76,16 +76,16 @@ def _inner(function: Callable[P, R], **options: bool) -> Callable[P, R]:
 
 
 def _njit(plain: FunctionType, options: dict[str, bool]) -> Callable[..., Any]:
-    njit: Any = numba.njit  # its declaration does not know all of the options
+    njit: Any = numba.njit  # its declaration lacks some of the options
     return cast("Callable[..., Any]", njit(error_model="numpy", **options)(plain))
 
 
 @cache
 def _has_cache() -> bool:
-    """Tell numba the folder of its cache. Return False if the folder cannot be written, so that nothing is cached.
+    """Set the folder of numba's cache. Return False if the folder cannot be written, so that nothing is cached.
 
-    numba looks only at the file of the called function, so it would keep an old copy of a function of another file. To
-    prevent that, the folder has the name of a digest of all sources.
+    numba checks only the file of the called function, so it would keep an old copy of a function from another file. To
+    prevent that, the folder is named after a digest of all sources.
     """
     digest = hashlib.sha256()
     for file in sorted((*_SIMULATION.rglob("*.py"), *_SIMULATION.with_name("policy").rglob("*.py"))):
@@ -95,7 +95,7 @@ def _has_cache() -> bool:
         root = Path(users) if users else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         folder = (root if users else root / "gleaner" / "compiled") / digest.hexdigest()[:32]
         folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # there may be no home
+    except (OSError, RuntimeError):  # there may be no home folder
         return False
     config: Any = cast("Any", numba).config
     config.CACHE_DIR = str(folder)
@@ -103,7 +103,7 @@ def _has_cache() -> bool:
 
 
 def _with_callees(plain: FunctionType, options: dict[str, bool]) -> FunctionType:
-    """Return the function with the plain functions of its own module that it calls in their compiled form."""
+    """Return the function, with the plain functions of its module that it calls replaced by their compiled form."""
     callees = {
         name: _callee(of, tuple(sorted(options.items())))
         for name in plain.__code__.co_names
@@ -121,5 +121,5 @@ def _with_callees(plain: FunctionType, options: dict[str, bool]) -> FunctionType
 
 @cache
 def _callee(plain: FunctionType, options: tuple[tuple[str, bool], ...]) -> Callable[..., Any]:
-    """Return this plain function in compiled form, once for all functions that call it."""
+    """Return the compiled form of this plain function, which all its callers share."""
     return _inner(plain, **{**dict(options), "forceinline": False})

@@ -1,12 +1,12 @@
-"""A queue in order of arrival in which every job has a promise: conservative backfilling. `replay.backfill` decides.
+"""A queue in order of arrival in which every job has a promise (conservative backfilling). `replay.backfill` decides.
 
-There is a decision at every instant, and each promise is an instant of its own. First, what ended compresses the
-schedule. Then what was submitted gets its reservations, in the order of the queue. Then every job whose promise is due
-starts.
+There is a decision at every instant, and the time of each promise is also such an instant. First, the schedule is
+compressed if work has ended. Then new jobs are given reservations, in the order of the queue. Then every job whose
+promise is due starts.
 
-Agents start where they delay no promise. To the schedule, agents are work with a known end. With preemption, the
-schedule does not know of agents. A job that is due then waits until the agents are saved. A later job that was promised
-the first job's units at its end waits too, for as long as the saves took.
+Agents start where they delay no promise. In the schedule, agents are work with a known end. With preemption, agents are
+not in the schedule, and a job that is due waits until the agents on its nodes are saved. A later job that was promised
+the first job's units then also waits, for as long as the saves took.
 """
 
 from typing import Any, NamedTuple
@@ -27,18 +27,19 @@ conservative = inner(backfill.conservative)
 insert, place_of = inner(backfill.insert), inner(backfill.place_of)
 
 _STATE = record_type(integers="promised", floats="better_until_s")
-"""`promised`: the number of waiting jobs that have had promises before. `better_until_s`: before this time a promise
-may have become better (see `backfill.conservative`)."""
+"""`promised` is the number of waiting jobs that had promises before. For `better_until_s`, see
+`backfill.conservative`."""
 
 
 class ByPromise(NamedTuple):
-    """The book: a queue without gaps, with the promises, the profile of free units, and what has just ended."""
+    """The book, which has a queue without gaps, the promises, the profile of free units, and the work that has just
+    ended."""
 
     ledger: UnitLedger
     queue: Counts
     waiting: backfill.Promised
     kept_s: Seconds
-    """The beginning of each running job's reservation, by job."""
+    """The time at which each running job's reservation began, by job."""
     profile: backfill.Timeline
     ended: backfill.Timeline
     """The work that has ended at this instant, in any order."""
@@ -49,10 +50,10 @@ class ByPromise(NamedTuple):
 def by_promise(ledger: UnitLedger, from_s: float) -> ByPromise:
     """Return the queue before anything was submitted, with a profile in which all units are free from `from_s` on.
 
-    No array must grow. The operating system provides only the part of an array that is used.
+    The arrays are large enough that none has to grow. The operating system allocates only the parts that are used.
     """
     jobs, capacity = len(ledger.units), int(ledger.state["free"][0])
-    most = min(jobs, capacity) + 1 + capacity + 1  # every unit may be an agent's
+    most = min(jobs, capacity) + 1 + capacity + 1  # each unit may belong to an agent
     state = np.zeros(1, _STATE)
     state["better_until_s"] = -np.inf
     book = ByPromise(
@@ -70,7 +71,7 @@ def by_promise(ledger: UnitLedger, from_s: float) -> ByPromise:
 
 @part
 def _free(book: ByPromise, clock: Any, layer: AgentLog | None, finite: Finite | None) -> bool:
-    """Record what ends. A decision is due at every instant."""
+    """Record the work that ends. Return True, because a decision is due at every instant."""
     ledger, state = book.ledger, book.state[0]
     book.ended.size[0] = 0
     while next_end_s(book) <= clock.now_s:
@@ -85,7 +86,7 @@ def _free(book: ByPromise, clock: Any, layer: AgentLog | None, finite: Finite | 
 
 @inner
 def _record_agents(book: ByPromise, layer: AgentLog | None) -> None:
-    """Record the ends of agents that have just been released. With preemption, the schedule knows no agents."""
+    """Record the ends of agents that have just been released. With preemption, agents are not in the schedule."""
     if layer is None or layer.rules[0].preemption:
         return
     for entry in range(layer.state[0].freed):
@@ -95,7 +96,7 @@ def _record_agents(book: ByPromise, layer: AgentLog | None) -> None:
 
 @inner
 def _enter(book: ByPromise, clock: Any, job: int, layer: AgentLog | None) -> bool:
-    """Put a job, which has no promise yet, at the end of the queue."""
+    """Add a job without a promise at the end of the queue."""
     book.queue[clock.waiting] = job
     book.waiting.units[clock.waiting] = book.ledger.units[job]
     book.waiting.limit_s[clock.waiting] = book.ledger.limit_s[job]
@@ -108,7 +109,7 @@ def _decide(book: ByPromise, clock: Any, layer: AgentLog | None, finite: Finite 
     ledger, now_s = book.ledger, float(clock.now_s)
     state, waited = ledger.state[0], int(clock.waiting)
     found = _due(book, clock)
-    owed = 0  # units, to jobs that wait for agents to be saved
+    owed = 0  # units for jobs that wait for agents' saves
     for entry in range(found):
         job = int(ledger.starts[entry])
         units = int(ledger.units[job])
@@ -131,9 +132,9 @@ def _decide(book: ByPromise, clock: Any, layer: AgentLog | None, finite: Finite 
 
 @inner
 def _due(book: ByPromise, clock: Any) -> int:
-    """Make the promises of this instant, write the jobs whose promise is due to `starts`, and return how many are.
+    """Make the promises of this instant, write the jobs whose promise is due to `starts`, and return their number.
 
-    The first `refused` jobs need a look only where a promise among theirs, the clock's `wake_s` or later, is due.
+    The first `refused` jobs are checked only if one of their promises is due, which the clock's `wake_s` shows.
     """
     ledger, state, now_s, waiting = book.ledger, book.state[0], float(clock.now_s), int(clock.waiting)
     first = 0 if book.ended.size[0] > 0 else state.promised
@@ -143,7 +144,7 @@ def _due(book: ByPromise, clock: Any) -> int:
     if book.ended.size[0] > 0:
         state.better_until_s = left_s
     refused = int(ledger.state[0].refused)
-    if refused == 0 or clock.wake_s <= now_s:  # promises may have changed, or are due: look through all of them
+    if refused == 0 or clock.wake_s <= now_s:  # promises may have changed or are due, so check all
         refused = 0
         clock.wake_s = np.inf
     found = 0
@@ -176,7 +177,7 @@ def _leave(book: ByPromise, waited: int, now_s: float) -> None:
 
 @inner
 def _idle_units(book: ByPromise, layer: AgentLog, finite: Finite | None, now_s: float) -> int:
-    """Return how many units no promise needs before an agent that starts now would end."""
+    """Return the number of units that no promise needs before the end of an agent that would start now."""
     rules, (steps_s, steps_free, steps) = layer.rules[0], book.profile
     gone_s = agent_end(now_s, float(rules.length_s), 0.0, bool(rules.synchronised))
     idle = int(book.ledger.state[0].free)
@@ -189,7 +190,7 @@ def _idle_units(book: ByPromise, layer: AgentLog, finite: Finite | None, now_s: 
 
 @inner
 def _hold(profile: backfill.Timeline, end_s: float, units: int) -> None:
-    """Take units from all steps between the first, which is now, and `end_s`."""
+    """Take units from all steps from the first one, which is now, to `end_s`."""
     at = place_of(profile, end_s)
     if at == profile.size[0] or profile.at_s[at] > end_s:
         insert(profile, at, end_s, int(profile.units[at - 1]))

@@ -1,4 +1,4 @@
-"""The one entry to a replay: the request is checked, and the loop that can do it is chosen."""
+"""The only entry point of a replay. It checks the request, and chooses the loop that can carry it out."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -20,14 +20,15 @@ def replay(
     until_s: float | None = None,
     keep_waiting: int = 0,
 ) -> Schedule:
-    """Return when every job of the workload runs on this machine, and what agents do meanwhile.
+    """Return the schedule of the workload's jobs, and of agents between them, on this machine.
 
-    The replay stops at `until_s`: what would start or be decided then is left out, and what ends then has ended. With
-    `keep_waiting` the times of submission are ignored: from time 0 on, a job enters the queue whenever fewer than
-    `keep_waiting` jobs wait. The schedule's workload then has the instants at which jobs entered (NaN: never).
+    The replay stops at `until_s`. Work that ends at that instant has ended, but nothing starts and no decision is made.
+    With `keep_waiting`, the times of submission are ignored. Instead, from time 0 on, a job enters the queue whenever
+    fewer than `keep_waiting` jobs wait. The schedule's workload then has the times at which jobs entered (NaN if
+    never).
 
-    Raise `BadTrace` for a workload that cannot be replayed, and `BadScenario` for jobs larger than the machine and for
-    settings that contradict each other.
+    Raise `BadTrace` if the workload cannot be replayed, and `BadScenario` if jobs are larger than the machine or
+    settings contradict each other.
     """
     _check(workload, machine)
     if keep_waiting < 0:
@@ -37,7 +38,7 @@ def replay(
     request = ReplayRequest(workload, machine, scheduler, agents, until_s, keep_waiting)
     counting = "omfs" if scheduler.kind is SchedulerKind.OMFS else "queueing"
     is_counted = machine.is_counted and scheduler.migration.kind is Migration.NONE
-    # The loop is imported only now: what a command does not use is not compiled.
+    # The loop is imported only now, so that loops that a command does not use are not compiled.
     loop = import_module(f"gleaner.control.simulation.replay.{counting if is_counted else 'nodes'}")
     run: Callable[[ReplayRequest], Schedule] = loop.run
     try:
@@ -73,7 +74,7 @@ def _check(workload: Workload, machine: Machine) -> None:
 def _check_jobs(workload: Workload) -> None:
     """Raise `BadTrace` for a job that cannot be replayed.
 
-    A reader makes sure of all this, but a workload may be made by hand.
+    A reader never returns such a job, but a workload may be made by hand.
     """
     wrongs = (
         ("has fewer than one processor", workload.processors < 1),

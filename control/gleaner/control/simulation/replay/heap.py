@@ -1,6 +1,6 @@
-"""Running jobs in the order of their ends: a heap. Compiled.
+"""A heap of running jobs in the order of their ends. Compiled.
 
-The arrays are the caller's, who has made them large enough: one entry for each unit of the machine will do.
+The caller owns the arrays and must make them large enough. One entry for each unit of the machine suffices.
 """
 
 from gleaner.control.simulation.model import Counts, Seconds
@@ -9,7 +9,7 @@ from gleaner.control.simulation.replay.compiler import inner
 
 @inner
 def push(heap_s: Seconds, heap_job: Counts, size: int, end_s: float, job: int) -> int:
-    """Add a job to the heap; return the new size. Of equal ends the job with the lower index comes first."""
+    """Add a job to the heap and return the new size. If ends are equal, the job with the lower index comes first."""
     at = size
     while at > 0:
         above = (at - 1) // 2
@@ -25,7 +25,7 @@ def push(heap_s: Seconds, heap_job: Counts, size: int, end_s: float, job: int) -
 
 @inner
 def pop(heap_s: Seconds, heap_job: Counts, size: int) -> int:
-    """Remove the first job from the heap; return the new size. The caller has read the job from entry 0."""
+    """Remove the first job from the heap and return the new size. The caller reads the job from entry 0 beforehand."""
     size -= 1
     end_s = heap_s[size]
     job = heap_job[size]

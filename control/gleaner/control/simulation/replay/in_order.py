@@ -1,23 +1,25 @@
-"""A queue in an order that does not change: by arrival, or by descending priority. `backfill.easy` decides.
+"""A queue in an order that does not change, either by arrival or by descending priority. `backfill.easy` decides.
 
-By arrival these are first come first served and EASY backfilling. A job's place is its number, and a job that overtook
-others leaves a gap. By priority these are linear priority and Simultaneous Fair-Share, and the queue has no gaps.
+The disciplines by arrival are first come first served and EASY backfilling. A job's place is its number, and a job that
+overtook others leaves a gap. The disciplines by priority are linear priority and Simultaneous Fair-Share, and their
+queue has no gaps.
 
-Priorities decide which job is next, and targets decide whose (Steffen, "A Better Way of Scheduling Jobs on HPC Systems:
-Simultaneous Fair-Share", HPCSYSPROS 2019). A target is the throughput that an owner ought to have (allocation over its
-period, times a factor), in units held at one instant. Only what runs and what waits now counts.
+Priorities decide which job is next, and targets decide which owner is next (Steffen, "A Better Way of Scheduling Jobs
+on HPC Systems: Simultaneous Fair-Share", HPCSYSPROS 2019). A target is the throughput that an owner should have, in
+units held at one instant. It is the allocation divided by its period, times a factor. Only jobs that run or wait now
+count.
 
-- Pass one walks down the queue, and passes over all jobs whose owner holds its target or more. A job may bring its
-  owner above the target; the owner's next job is passed over.
-- Pass two walks down the same queue, whoever owns the jobs. The other disciplines have only this pass.
+- Pass one walks down the queue, and passes over all jobs whose owner has reached its target. One job may take its owner
+  above the target, but then the owner's next job is passed over.
+- Pass two walks down the same queue and ignores the owners. The other disciplines have only this pass.
 
-A walk ends at the first job that it may choose and that does not fit. With backfilling that job has a reservation
-instead, and those behind it start if they do not delay it. Pass two keeps the reservation of pass one.
+A walk ends at the first job that it could choose but that does not fit. With backfilling, that job is given a
+reservation instead, and the jobs behind it start if they do not delay it. Pass two keeps the reservation of pass one.
 
-The priority is A x_a + B x_b + C x_c with the job's age, size and limit (the same paper, "Linear Priority Job
-Scheduling"; Slurm, Multifactor Priority Plugin). Slurm also cuts the age at `PriorityMaxAge`. Here the age grows
-without end, so all priorities grow alike, and a job's place does not change. Of equal priorities the earlier
-arrival is first.
+The priority is A x_a + B x_b + C x_c with the job's age, size and limit (same paper, "Linear Priority Job Scheduling";
+Slurm, Multifactor Priority Plugin). Slurm also limits the age to `PriorityMaxAge`. Here the age grows without limit, so
+all priorities grow at the same rate, and a job's place does not change. If priorities are equal, the earlier arrival
+comes first.
 """
 
 from typing import Any, NamedTuple
@@ -41,18 +43,19 @@ easy = inner(backfill.easy)
 
 
 class Ranks(NamedTuple):
-    """The priority of each job, and what its owner holds and ought to have."""
+    """The priority of each job, and the holdings and the target of each owner."""
 
     key: Seconds
-    """The priority that each job would have at time 0; with `keep_waiting`, if the job had entered the queue at 0."""
+    """The priority that each job would have at time 0. With `keep_waiting`, the job is assumed to have entered the
+    queue then."""
     per_second: float
-    """The part of its key that a job loses with each second after 0 at which it enters."""
+    """The amount by which a job's key is lower for each second after time 0 at which it enters."""
     owner: Codes
     targets: NDArray[np.float64]
     holds: Counts
     """The units of each owner's running jobs."""
     shares: backfill.OwnerShares
-    """The same by place, for one decision."""
+    """The same data by place, for one decision."""
 
 
 class InOrder(NamedTuple):
@@ -61,23 +64,25 @@ class InOrder(NamedTuple):
     ledger: UnitLedger
     queue: Counts
     waiting: backfill.Waiting
-    """The demands by place; `backfill.GONE` for a job that has started. With ranks only valid during a decision."""
+    """The demands by place, with `backfill.GONE` for a job that has started. With ranks, they are valid only during a
+    decision."""
     ranks: Ranks | None
-    """None: in order of arrival."""
+    """None if the queue is in order of arrival."""
     overtaking: bool
 
 
 def by_arrival(ledger: UnitLedger, *, overtaking: bool) -> InOrder:
-    """Return the queue before anything was submitted. `overtaking`: EASY, not first come first served."""
+    """Return the queue before anything was submitted. With `overtaking`, it is EASY, and otherwise first come, first
+    served."""
     least = _least(ledger.units, backfill.GONE), _least(ledger.limit_s, np.inf)
     waiting = backfill.Waiting(ledger.units.copy(), ledger.limit_s, *least, ledger.starts)
     return InOrder(ledger, np.arange(len(ledger.units)), waiting, None, overtaking)
 
 
 def _least(values: Counts | Seconds, nothing: float) -> Any:
-    """Return for each block of the queue the least of its jobs' values, one row per level.
+    """Return the least value of the jobs in each block of the queue, with one row per level.
 
-    Jobs that are yet to be submitted count too.
+    Jobs that are yet to be submitted are included.
     """
     least = np.full((backfill.LEVELS, len(values) // backfill.BLOCK + 1), nothing, values.dtype)
     for level in range(backfill.LEVELS):
@@ -89,12 +94,12 @@ def _least(values: Counts | Seconds, nothing: float) -> Any:
 def by_rank(ledger: UnitLedger, request: ReplayRequest) -> InOrder:
     """Return the queue before anything was submitted.
 
-    Raise `BadScenario` for a target of somebody who is not among the workload's users, and where nobody has a target.
+    Raise `BadScenario` if someone with a target is not among the workload's users, or if no user has a target.
     """
     workload, scheduler, weights = request.workload, request.scheduler, request.scheduler.priority
     if scheduler.kind is Kind.SFS:
         owner, targets = workload.user, targets_of(workload, scheduler.sfs)
-    else:  # nobody is below a target of 0, so one owner will do
+    else:  # no one is below a target of 0, so one owner is enough
         owner, targets = np.zeros(len(workload), np.int32), np.zeros(1)
     jobs, blocks = len(workload), (backfill.LEVELS, len(workload) // backfill.BLOCK + 1)
     ranks = Ranks(
@@ -111,10 +116,10 @@ def by_rank(ledger: UnitLedger, request: ReplayRequest) -> InOrder:
 
 
 def keys_of(request: ReplayRequest, units: Counts) -> Seconds:
-    """Return the priority that each job, which asks for so many units, would have at time 0 (see `Ranks.key`)."""
+    """Return the priority that each job, with these numbers of units, would have at time 0 (see `Ranks.key`)."""
     workload, weights = request.workload, request.scheduler.priority
     since_s = np.zeros(len(workload)) if request.keep_waiting else workload.submit_s
-    # The limit counts as users asked for it, whatever the speed of the machine.
+    # The requested limit counts, whatever the speed of the machine.
     return weights.per_second * -since_s + weights.per_unit * units + weights.per_limit_s * workload.limit_s
 
 
@@ -143,15 +148,15 @@ def _free(book: InOrder, clock: Any, layer: AgentLog | None, finite: Finite | No
 
 @inner
 def _hold(ranks: Ranks | None, job: int, units: int) -> None:
-    if ranks is not None:  # a parameter: the compiler leaves out code for what is None only there
+    if ranks is not None:  # a parameter, because only then does the compiler omit the code for None
         ranks.holds[ranks.owner[job]] += units
 
 
 @inner
 def _enter(book: InOrder, clock: Any, job: int, layer: AgentLog | None) -> bool:
-    """Put a job into the queue. A decision is due if the job fits, or if agents must not delay it.
+    """Add a job to the queue. A decision is due if the job fits, or if agents must not delay it.
 
-    With ranks it is always due: a job that comes first changes who may overtake.
+    With ranks a decision is always due, because a job that becomes the first one changes which jobs may overtake.
     """
     _insert(book, job, float(clock.now_s), book.ranks)
     is_first = layer is not None and clock.waiting == 0
@@ -160,7 +165,7 @@ def _enter(book: InOrder, clock: Any, job: int, layer: AgentLog | None) -> bool:
 
 @inner
 def _insert(book: InOrder, job: int, now_s: float, ranks: Ranks | None) -> None:
-    """Put the job behind all jobs whose priority is not lower."""
+    """Insert the job behind all jobs whose priority is not lower."""
     if ranks is None:
         return
     queue, key = book.queue, ranks.key
@@ -186,7 +191,7 @@ def _decide(book: InOrder, clock: Any, layer: AgentLog | None, finite: Finite | 
     found, promise = 0, backfill.Reservation(np.inf, int(state.free))
     if clock.waiting > 0:
         found, promise = _choose(book, clock, state.free + lent(layer), book.ranks)
-    owed = 0  # units, to jobs that wait for agents to be saved
+    owed = 0  # units for jobs that wait for agents' saves
     for entry in range(found):
         place = int(ledger.starts[entry])
         job = int(book.queue[place])
@@ -203,7 +208,7 @@ def _decide(book: InOrder, clock: Any, layer: AgentLog | None, finite: Finite | 
 
 @inner
 def _choose(book: InOrder, clock: Any, free: int, ranks: Ranks | None) -> tuple[int, backfill.Reservation]:
-    """Write the places of the jobs that start now to `ledger.starts`. Return how many start, and the reservation."""
+    """Write the places of the jobs that start now to `ledger.starts`. Return their number, and the reservation."""
     ledger, state, end = book.ledger, book.ledger.state[0], int(clock.arrived)
     now_s, nothing = float(clock.now_s), backfill.Reservation(np.inf, free)
     if ranks is None:
@@ -232,7 +237,7 @@ def _choose(book: InOrder, clock: Any, free: int, ranks: Ranks | None) -> tuple[
 
 @inner
 def _look_up(book: InOrder, ranks: Ranks, head: int, end: int) -> None:
-    """Write down by place what the waiting jobs ask for, and what their owners hold."""
+    """Write, by place, the demands of the waiting jobs and the units that their owners hold."""
     waiting, shares = book.waiting, ranks.shares
     for place in range(head, end):
         job = book.queue[place]
@@ -253,7 +258,7 @@ def _look_up(book: InOrder, ranks: Ranks, head: int, end: int) -> None:
 def _new_head(book: InOrder, head: int, end: int, new_head: int, ranks: Ranks | None) -> int:
     """Return the place of the first job that waits. With ranks, jobs that have started are removed from the queue.
 
-    As many jobs have started as lie between the old head and `new_head`.
+    The number of jobs that have started is the distance between the old head and `new_head`.
     """
     if ranks is None:
         while head < end and book.waiting.units[head] == backfill.GONE:

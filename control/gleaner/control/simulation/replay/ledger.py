@@ -1,10 +1,10 @@
-"""The ledger of a replay on nodes: what runs, what ran, what is free, and the choice of a job's nodes. Compiled.
+"""The ledger of a replay on nodes, with running and ended work, free cores, and the choice of a job's nodes. Compiled.
 
-A table is one array of records. So few arrays go from function to function, which keeps compilation short.
+Each table is one array of records. So only a few arrays are passed between functions, which keeps compilation short.
 
-Nodes are chosen by first fit: they are filled by priority, then by number. All nodes of one priority are a level, like
-the nodes of one Slurm partition. A job goes to the highest level that has room for all of the job. Only a job larger
-than every level gets nodes of several levels.
+Nodes are chosen by first fit, in the order of their priority and then of their number. All nodes of one priority are a
+level, like the nodes of one Slurm partition. A job goes to the highest level that has room for the whole job. Only a
+job that is larger than every level is given nodes of several levels.
 """
 
 from typing import Any, NamedTuple, TypeAlias
@@ -21,30 +21,30 @@ Table: TypeAlias = NDArray[Any]
 JOBS = record_type(
     integers="processors migratable after", floats="submit_s run_s limit_s save_s restore_s start_s end_s key"
 )
-"""The jobs. The replay finds `start_s` and `end_s`, and `submit_s` where the queue is kept full. `key`: the job's
-priority, see `in_order.Ranks`. `after`: the next job in the queue."""
+"""The jobs. The replay determines `start_s` and `end_s`, and also `submit_s` if the queue is kept full. `key` is the
+job's priority (see `in_order.Ranks`), and `after` the next job in the queue."""
 NODES = record_type(integers="cores free kind level number agent lent", floats="speed")
-"""The nodes, in the order in which they are filled. `kind`: the node's class. `number`: the node's number in the
-machine. `agent`: the stretch of the agent on the node (-1: none). `lent`: an agent that the scheduler does not see (see
+"""The nodes, in the order in which they are filled. `kind` is the node's class, and `number` its number in the machine.
+`agent` is the stretch of the agent on the node, or -1. `lent` shows an agent that the scheduler does not see (see
 `agents_on_nodes`)."""
 LEVELS = record_type(integers="start cores free lowest", floats="speed")
-"""The levels, one for each priority: the first node, all cores, the free cores, a node before which no node has free
-cores, and the speed of the fastest node. The last level is that of all nodes together."""
+"""The levels, one for each priority. The fields are the first node, the number of cores, the free cores, a node before
+which no node has free cores, and the speed of the fastest node. The last level contains all nodes."""
 STRETCHES = record_type(integers="job moved is_over ranges", floats="start_s end_s limit_s restore_s save_s")
-"""The stretches. `limit_s`: when the stretch ends as far as the scheduler knows. `moved`: the job goes on in another
-stretch, and this stretch is not in the order by job. `is_over`: the stretch has freed its cores. `ranges`: its first
-range. Its ranges go up to the first range of the next stretch."""
+"""The stretches. `limit_s` is the end of the stretch as far as the scheduler knows. `moved` is 1 if the job continues
+in another stretch, so that this one is not in the order by job. `is_over` is 1 if the stretch has freed its cores.
+`ranges` is its first range, and its last range is the one before the first range of the next stretch."""
 RANGES = record_type(integers="node nodes cores")
-"""The ranges: neighbouring nodes of one class, with equally many cores taken of each node."""
+"""The ranges, which are neighbouring nodes of one class with the same number of cores taken on each."""
 RUNNING = record_type(integers="stretch", floats="time_s")
 
 BY_END, BY_LIMIT, BY_JOB = range(3)
-"""The orders in which running stretches are kept. The last is by number, which is a job's age. Agents are only in the
+"""The orders in which running stretches are kept. The last is by job number, which means by age. Agents are only in the
 second."""
 LENT = 4
-"""The place in `many` of the number of nodes that are lent to agents."""
+"""The index in `many` of the number of nodes that are lent to agents."""
 NO_JOB = -1
-"""The number that stands for an agent, or a claim, in the place of a job."""
+"""The job number of a stretch that is an agent or a claim."""
 
 
 class Ledger(NamedTuple):
@@ -54,16 +54,17 @@ class Ledger(NamedTuple):
     nodes: Table
     levels: Table
     stretches: Table
-    """One entry more than `many` counts. The extra entry says where the ranges of the next stretch begin."""
+    """The stretches, followed by one extra entry, which shows where the ranges of the next stretch begin."""
     ranges: Table
     running: Table
-    """One row for each order, the latest entry first: the next entry is at the end, and leaves without a shift."""
+    """One row for each order, in descending order. So the next stretch to end is the last entry and can be removed
+    without a shift."""
     many: Counts
     """The number of entries in each row of `running`, the number of stretches, and the number of lent nodes."""
 
 
 def new_book(jobs: Table, nodes: Table, levels: Table) -> Ledger:
-    """Return a ledger in which nothing runs yet, with room for a decision (`has_room`)."""
+    """Return a ledger of an empty machine, with room for one decision (`has_room`)."""
     running = int(levels["cores"][-1]) + len(nodes) + 1
     room = len(jobs) + _decision(nodes, levels)
     return Ledger(
@@ -86,13 +87,13 @@ def larger_book(book: Ledger) -> Ledger:
 
 
 def _decision(nodes: Table, levels: Table) -> int:
-    """Return the most stretches, or ranges, that one instant may add. Each start takes at least one core."""
+    """Return the largest number of stretches or ranges that one instant can add. Each start takes at least one core."""
     return int(levels[len(levels) - 1]["cores"] + 2 * len(nodes) + 2)
 
 
 @inner
 def has_room(book: Ledger) -> bool:
-    """Return True if there is room for what one instant may add."""
+    """Return True if there is room for everything that one instant can add."""
     stretches = book.many[3]
     more = _decision(book.nodes, book.levels)
     return bool(
@@ -102,9 +103,9 @@ def has_room(book: Ledger) -> bool:
 
 @inner
 def settle(book: Ledger, stretch: int) -> None:
-    """Begin an entered stretch: give it its place in each order, and its cores. If the stretch is over, take both away.
+    """Begin a new stretch, by adding it to each order and taking its cores. If the stretch is over, undo both.
 
-    One function does both and for all orders, since each function is compiled once more into each of its callers.
+    One function does both for all orders, because a function is compiled again into each of its callers.
     """
     row = book.stretches[stretch]
     is_over = row["is_over"] == 1
@@ -148,7 +149,7 @@ def settle(book: Ledger, stretch: int) -> None:
 
 @inner
 def next_s(book: Ledger) -> float:
-    """Return when the next stretch of a job ends; infinite where no job runs."""
+    """Return the time at which the next stretch of a job ends, which is infinite if no job runs."""
     count = book.many[BY_END]
     return float(book.running[BY_END, count - 1]["time_s"]) if count > 0 else np.inf
 
@@ -180,7 +181,7 @@ def idle_nodes(machine: Machine) -> tuple[Table, Table]:
 
 @inner
 def level_for(levels: Table, processors: int, after: int) -> int:
-    """Return the first level after this one that has room, or -1. The last level is all nodes together."""
+    """Return the first level after this one that has room, or -1. The last level contains all nodes."""
     last = len(levels) - 1
     fits_one = False
     for level in range(last):
@@ -195,7 +196,7 @@ def level_for(levels: Table, processors: int, after: int) -> int:
 
 @inner
 def first_with_room(book: Ledger, level: int, processors: int) -> int:
-    """Return the first node of a level with room for all of a job, or -1."""
+    """Return the first node of a level with room for the whole job, or -1."""
     is_one = level < len(book.levels) - 1
     begin = book.levels[level]["lowest"] if is_one else 0
     end = book.levels[level + 1]["start"] if is_one else len(book.nodes)
@@ -208,11 +209,11 @@ def first_with_room(book: Ledger, level: int, processors: int) -> int:
 
 @inner
 def choose(book: Ledger, level: int, processors: int, whole: bool, on_one: int) -> tuple[int, float]:
-    """Choose by first fit where a job would go on a level that has room; with `whole`, take all cores of each node.
+    """Choose the nodes of a job by first fit on a level that has room. With `whole`, take all cores of each node.
 
-    Nodes of agents are chosen last, and of these first the nodes whose agents leave already.
-    `on_one` is a node that has room for all of the job and to which the job is to go; -1: none. The chosen ranges are
-    written behind those of the last stretch. Return where the chosen ranges end, and the speed of the slowest node.
+    Nodes with agents are chosen last, those whose agents leave already before the others. `on_one` is a node with room
+    for the whole job to which the job must go, or -1. The chosen ranges are written after those of the last stretch.
+    Return the end of the chosen ranges, and the speed of the slowest node.
     """
     is_one = level < len(book.levels) - 1
     begin = on_one if on_one >= 0 else book.levels[level]["lowest"] if is_one else 0
@@ -238,7 +239,7 @@ def choose(book: Ledger, level: int, processors: int, whole: bool, on_one: int) 
 
 @inner
 def extend(book: Ledger, ranges_end: int, node: int, cores: int) -> int:
-    """Add a node to the next stretch's ranges; return where they end. The node joins the last range if it can."""
+    """Add a node to the ranges of the next stretch, and return their end. The node joins the last range if possible."""
     if ranges_end > book.stretches[book.many[3]]["ranges"]:
         before = book.ranges[ranges_end - 1]
         is_next = before["node"] + before["nodes"] == node and before["cores"] == cores

@@ -1,11 +1,11 @@
-"""The event loop of a replay. A discipline is a set of functions, which are known when the loop is compiled.
+"""The event loop of a replay. A discipline is a set of functions that are compiled into the loop.
 
-The rule for one instant: first, what ends frees its units. Then what is submitted joins the queue. Then one decision is
-taken with all of it known, or at the next multiple of `decide_every_s`. Agents start last. A job that runs for no time
-at all ends at the instant of its start, after that decision. Where nothing has changed since a decision, there is no
-other decision.
+At each instant, ending work first frees its units, and then submitted jobs join the queue. After that, one decision
+takes all of this into account, unless it has to wait for the next multiple of `decide_every_s`. Agents start last. A
+job with a run time of 0 ends at the instant of its start, after that decision. A decision is repeated only if something
+has changed.
 
-The loop knows instants. All else is in the discipline's book: what waits, what runs, and what is free.
+The loop itself handles only instants. Waiting jobs, running jobs and free units are in the discipline's book.
 """
 
 import math
@@ -25,18 +25,18 @@ from gleaner.control.simulation.replay.request import ReplayRequest
 Book = TypeVar("Book")
 
 ENDED, FULL, LOG_IS_FULL, PAUSED = range(4)
-"""The reasons why the loop stopped: nothing is left, the book or the agents' log has no room, or the discipline wants
-to go on outside of the loop."""
+"""The reasons why the loop stopped: the replay has ended, the book or the agents' log is full, or the discipline has to
+act outside the loop."""
 
 CLOCK = record_type(integers="arrived waiting", floats="now_s decide_s wake_s agents_s")
-"""The state of the loop: one record. The discipline keeps `wake_s` and `waiting`. `arrived`: how many jobs were
-submitted, which is the number of the next job. `waiting`: how many jobs wait. `decide_s`: when the next decision is
-due; infinite: none is. `wake_s`: an instant of the discipline's own, apart from ends; infinite: none. `agents_s`: when
-the agents have something to do."""
+"""The state of the loop, as one record. `arrived` is the number of submitted jobs, and so the index of the next one.
+`waiting` is the number of waiting jobs. `decide_s` is the time of the next decision, `wake_s` another instant that the
+discipline needs, and `agents_s` the time at which the agents have something to do. A time is infinite if there is none.
+The discipline updates `wake_s` and `waiting`."""
 
 
 class Rules(NamedTuple):
-    """The settings that each discipline has."""
+    """The settings that all disciplines have."""
 
     every_s: float
     until_s: float
@@ -47,21 +47,22 @@ class Discipline(NamedTuple, Generic[Book]):
     """The functions of a discipline. Each changes the book and the clock in place, and is compiled into the loop."""
 
     has_room: Callable[[Book], bool]
-    """Return True if the book has room for what one more instant may add."""
+    """Return True if the book has room for everything that one more instant can add."""
     next_end_s: Callable[[Book], float]
-    """Return when the next job ends, or frees units in another way; infinite if none does."""
+    """Return the time at which the next job ends or frees units in another way, which is infinite if none does."""
     is_needed: Callable[[Book, Any, AgentLog], bool]
-    """Return True if agents go on for the sake of jobs, although no job runs and no other job will come."""
+    """Return True if the agents must continue because jobs wait for them, although no job runs and no more jobs will
+    come."""
     free: Callable[[Book, Any, AgentLog | None, Finite | None], bool]
-    """End what ends by now: jobs, and agents if `agents_s` is due. Return True if a decision is due."""
+    """End the jobs that end by now, and the agents if `agents_s` is due. Return True if a decision is due."""
     enter: Callable[[Book, Any, int, AgentLog | None], bool]
-    """Put a job into the queue. Return True if a decision is due."""
+    """Add a job to the queue. Return True if a decision is due."""
     decide: Callable[[Book, Any, AgentLog | None, Finite | None], None]
     """Start jobs, then agents."""
     pauses: Callable[[Book, Any, bool], bool]
-    """Return True if the loop is to stop for now. The last argument says if anything has changed at this instant."""
+    """Return True if the loop must pause. The last argument is True if anything has changed at this instant."""
     stop: Callable[[Book, float], None]
-    """Stop what runs at the end of the replay."""
+    """Stop all running work at the end of the replay."""
 
 
 Loop: TypeAlias = Callable[[Book, Seconds, RecordArray, Rules, AgentLog | None, Finite | None], int]
@@ -126,19 +127,19 @@ def _arrival_s(submit_s: Seconds, clock: Any, keep_waiting: int) -> float:
 
 @inner
 def always(book: Any) -> bool:
-    """Return True: the book never lacks room."""
+    """Return True, for a book that never lacks room."""
     return True
 
 
 @inner
 def never(book: Any, clock: Any, is_news: bool) -> bool:
-    """Return False: the discipline needs nothing outside of the loop."""
+    """Return False, for a discipline that never acts outside the loop."""
     return False
 
 
 @inner
 def is_any_waiting(book: Any, clock: Any, layer: AgentLog) -> bool:
-    """Return True if a job waits: agents that end may let it start."""
+    """Return True if a job waits, because it may start when agents end."""
     return bool(clock.waiting > 0)
 
 
@@ -152,9 +153,10 @@ def run_loop(  # noqa: PLR0917
     larger: Callable[[Book], Book] = lambda book: book,
     pause: Callable[[Book, Any], None] = lambda book, clock: None,
 ) -> tuple[Book, AgentLog | None, float]:
-    """Run a compiled loop to the end of the replay. Return the book, the layer, and when the replay stopped.
+    """Run a compiled loop to the end of the replay. Return the book, the layer, and the time at which the replay
+    stopped.
 
-    `larger` makes room in a book that is full. `pause` does what the discipline wants to do outside of the loop.
+    `larger` makes room in a full book. `pause` carries out the discipline's action outside the loop.
     """
     until_s = math.inf if request.until_s is None else float(request.until_s)
     rules = Rules(float(request.scheduler.decide_every_s), until_s, request.keep_waiting)

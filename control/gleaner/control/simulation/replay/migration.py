@@ -1,4 +1,4 @@
-"""The migration of a running job: the policy is asked, and its answer is written to the ledger. Compiled."""
+"""The migration of a running job. The policy chooses it, and this module writes it to the ledger. Compiled."""
 
 import numpy as np
 
@@ -10,12 +10,13 @@ compaction = making(array_policies.compaction)
 priorities = making(array_policies.priorities)
 
 NONE, COMPACTION, PRIORITIES = range(3)
-"""The kinds, in the order of `settings.Migration`."""
+"""The kinds of migration, in the order of `settings.Migration`."""
 
 
 @compiled
 def migrate(book: Ledger, now_s: float, kind: int, whole: bool) -> float:
-    """Start the migration that the policy wants now; return when the job computes again, infinite if none migrates."""
+    """Start the migration that the policy chooses now. Return the time at which the job computes again, or infinity if
+    no job migrates."""
     running = int(book.many[BY_JOB])
     used, total, level = np.empty((3, len(book.nodes)), np.int64)
     for at in range(len(book.nodes)):
@@ -51,7 +52,8 @@ def migrate(book: Ledger, now_s: float, kind: int, whole: bool) -> float:
 
 @inner
 def _carry(book: Ledger, now_s: float, stretch: int, ranges_end: int, will_be: float) -> float:
-    """End the job's old stretch with a save and begin a new stretch with a restore; return when the job computes again.
+    """End the job's old stretch with a save and begin a new stretch with a restore. Return the time at which the job
+    computes again.
 
     The new stretch holds its cores from now on.
     """
@@ -72,7 +74,7 @@ def _carry(book: Ledger, now_s: float, stretch: int, ranges_end: int, will_be: f
     book.many[3] += 1
     book.stretches[book.many[3]]["ranges"] = ranges_end
 
-    for is_over in range(1, -1, -1):  # the old stretch leaves the orders with its old times and returns with its new
+    for is_over in range(1, -1, -1):  # remove the old stretch from the orders, and add it again with its new times
         old["is_over"] = is_over
         if is_over == 0:
             old["moved"] = 1

@@ -1,11 +1,12 @@
-"""Machines whose nodes matter: shared nodes, nodes of several classes, and jobs that migrate between nodes.
+"""Replays on machines whose nodes matter, with shared nodes, nodes of several classes, or jobs that migrate between
+nodes.
 
 The disciplines are first come first served, EASY backfilling, and linear priority. Each start chooses nodes by first
-fit (see `ledger`). The loop is that of `loop`. Agents start on nodes that are wholly idle (see `agents_on_nodes`).
-Migration comes last.
+fit (see `ledger`). The event loop is the one in `loop`. Agents start on nodes that are wholly idle (see
+`agents_on_nodes`). Migration comes last.
 
-A job runs at the speed of its slowest node. A migration takes a save, in which the job holds its old cores and the new
-cores are kept for the job, and then a restore on the new cores. The job computes in neither.
+A job runs at the speed of its slowest node. A migration consists of a save, during which the job holds its old cores
+and the new cores are reserved, and of a restore on the new cores. The job does not compute during either of them.
 """
 
 import math
@@ -28,9 +29,9 @@ from gleaner.control.simulation.replay.request import ReplayRequest
 from gleaner.control.simulation.settings import Backfill, CostSettings, Migration, SchedulerKind
 
 _STATE = record_type(integers="first last refused head", floats="moved_s")
-"""The state beside the clock. `moved_s`: when the last migration is over. `first`, `last`: the first and the last job
-in the queue. `refused`: the last job that was refused since cores were freed (-1: none). `head`: the first job that was
-refused (-1: none)."""
+"""The state besides the clock. `moved_s` is the end of the last migration. `first` and `last` are the first and the
+last job in the queue. `refused` is the last job that was refused since cores were freed, and `head` the first one that
+was refused. Both are -1 if there is none."""
 
 
 class NodeRules(NamedTuple):
@@ -54,7 +55,7 @@ class OnNodes(NamedTuple):
 
 
 def run(request: ReplayRequest) -> Schedule:
-    """Replay a workload. Raise `BadScenario` for what these machines cannot do."""
+    """Replay a workload. Raise `BadScenario` for settings that these machines do not support."""
     machine, scheduler = request.machine, request.scheduler
     _check(request)
     is_by_rank = scheduler.kind is SchedulerKind.PRIORITY
@@ -132,7 +133,8 @@ def _jobs(request: ReplayRequest) -> Table:
 
 
 def _migrate(on: OnNodes, clock: Any) -> None:
-    """Start a migration if there is one. Look again when it is over, or without one when anything has changed."""
+    """Start a migration if the policy chooses one. Ask again when it is over or, without a migration, when something
+    has changed."""
     again_s = migration.migrate(on.book, float(clock["now_s"]), on.rules.moves, on.rules.whole)
     if again_s < math.inf:
         every_s = on.rules.look_every_s
@@ -161,17 +163,17 @@ def _free(on: OnNodes, clock: Any, layer: AgentLog | None, finite: Finite | None
     if layer is not None and finite is not None and clock.agents_s <= clock.now_s:
         is_news = leave(book, layer, finite, clock.now_s) or is_news
     if is_news:
-        on.state[0]["refused"] = -1  # jobs that were refused may fit now
+        on.state[0]["refused"] = -1  # refused jobs may fit now
     return is_news
 
 
 @inner
 def _enter(on: OnNodes, clock: Any, job: int, layer: AgentLog | None) -> bool:
-    """Put the job behind all jobs whose priority is not lower."""
+    """Insert the job behind all jobs whose priority is not lower."""
     at, jobs = on.state[0], on.book.jobs
     jobs[job]["key"] -= on.rules.per_second * clock.now_s
     before, after = int(at["last"]), -1
-    if before >= 0 and jobs[before]["key"] < jobs[job]["key"]:  # only where jobs have priorities
+    if before >= 0 and jobs[before]["key"] < jobs[job]["key"]:  # only if jobs have priorities
         before, after = -1, int(at["first"])
         while jobs[after]["key"] >= jobs[job]["key"]:
             before, after = after, int(jobs[after]["after"])
@@ -196,9 +198,9 @@ def _decide(on: OnNodes, clock: Any, layer: AgentLog | None, finite: Finite | No
 
 @inner
 def _pauses(on: OnNodes, clock: Any, is_news: bool) -> bool:
-    """Return True if the policy is to look for a migration now.
+    """Return True if the policy should choose a migration now.
 
-    Since the loop pauses for a migration, migration is compiled only where it is used.
+    Because the loop pauses for a migration, the code for migration is compiled only if it is used.
     """
     if is_news and clock.wake_s > clock.now_s and on.rules.moves != migration.NONE:
         every_s = on.rules.look_every_s
@@ -211,14 +213,14 @@ def _pauses(on: OnNodes, clock: Any, is_news: bool) -> bool:
 
 @inner
 def _stop(on: OnNodes, stop_s: float) -> None:
-    """Leave what runs as it is: the answer is cut at the end of the replay."""
+    """Do nothing with running work, because the result is cut at the end of the replay."""
 
 
 @inner
 def _start_agents(on: OnNodes, clock: Any, layer: AgentLog, finite: Finite, begin: int) -> None:
     """Vacate agents for the claims of this decision, whose stretches begin at `begin`, and start agents elsewhere.
 
-    Agents delay no promise. Without promises, they start only where the first job does not wait for agents alone.
+    Agents delay no promise. Without promises, no agent starts while the first job waits only for agents.
     """
     book, head, preemption = on.book, int(on.state[0]["head"]), bool(layer.rules[0].preemption)
     if preemption:
@@ -236,16 +238,17 @@ def _start_agents(on: OnNodes, clock: Any, layer: AgentLog, finite: Finite, begi
 
 @inner
 def _start_jobs(on: OnNodes, clock: Any) -> None:  # noqa: PLR0915 - one function, or it is compiled twice
-    """Start what may start now: the head of the queue while it fits, then the jobs that may overtake the head.
+    """Start the jobs that can start now, first from the head of the queue while it fits, then the jobs that may
+    overtake it.
 
     With EASY, a job may overtake if it ends by the head's shadow time, or if it leaves the head enough cores on the
-    level where the head will start. A job that is given nodes of agents has a claim, and waits.
+    level where the head will start. A job that is given nodes with agents has a claim, and waits.
     """
     book, state, rules = on
     at = state[0]
     now_s = clock.now_s
     everywhere = len(book.levels) - 1
-    is_refused = at["refused"] >= 0  # then the head was refused, and all jobs up to that one
+    is_refused = at["refused"] >= 0  # then all jobs from the head to that one were refused
     before = at["refused"]
     job = book.jobs[before]["after"] if is_refused else at["first"]
     head = at["first"] if is_refused else -1
@@ -313,7 +316,7 @@ def _start_jobs(on: OnNodes, clock: Any) -> None:  # noqa: PLR0915 - one functio
 
 @inner
 def _is_lent(book: Ledger, ranges_end: int) -> bool:
-    """Return True if agents are on some of the chosen nodes, all of which are lent alike in each range."""
+    """Return True if some of the chosen nodes have agents. All nodes in a range have the same value of `lent`."""
     if book.many[LENT] > 0:
         for at in range(book.stretches[book.many[3]]["ranges"], ranges_end):
             if book.nodes[book.ranges[at]["node"]]["lent"] > 0:
@@ -323,7 +326,7 @@ def _is_lent(book: Ledger, ranges_end: int) -> bool:
 
 @inner
 def _cores(book: Ledger, ranges_end: int, level: int) -> int:
-    """Return how many cores of a level the chosen ranges have."""
+    """Return the number of cores that the chosen ranges have on a level."""
     cores = 0
     for at in range(book.stretches[book.many[3]]["ranges"], ranges_end):
         entry = book.ranges[at]
@@ -334,7 +337,8 @@ def _cores(book: Ledger, ranges_end: int, level: int) -> int:
 
 @making
 def _reserved(book: Ledger, processors: int) -> tuple[float, int, int]:
-    """Return when and on which level a job of this size fits at the latest, and how many cores are then left there."""
+    """Return the time by which a job of this size fits at the latest, its level, and the number of cores then left
+    there."""
     levels = book.levels.copy()
     everywhere = levels[len(levels) - 1]
     shadow_s = -np.inf
@@ -366,12 +370,12 @@ def _run_on_nodes(*state: Any) -> int:
 
 
 def _told(book: Ledger, until_s: float, *, whole: bool) -> tuple[Stretches, NodeRanges, int]:
-    """Return the book's stretches, their parts, and the number of saves.
+    """Return the book's stretches, their parts of nodes, and the number of saves.
 
-    The stretches are in order of their starts, and are cut at the replay's end.
+    The stretches are in the order of their starts, and are cut at the end of the replay.
     """
     told = book.stretches[: book.many[3]]
-    is_there = told["start_s"] < until_s  # a job that migrates may be about to start
+    is_there = told["start_s"] < until_s  # a migrating job's new stretch may start later
     begins = np.flatnonzero(is_there & (told["job"] != NO_JOB))
     begins = begins[np.argsort(told["start_s"][begins], kind="stable")]
     rows = told[begins]

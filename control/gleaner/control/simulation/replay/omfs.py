@@ -1,19 +1,21 @@
-"""OMFS: entitlements that are taken back by saving others' jobs, on machines whose units need only be counted.
+"""OMFS, in which owners take back their entitlements by saving others' jobs, on machines whose units are only counted.
 
-`array_policies` decides, as `policy.entitlements` does. Here its answers take time (see `omfs_state`). The queue is in
-order of submission, and so is priority: the job that was submitted last is the first to be preempted.
+`array_policies` decides, as `policy.entitlements` does. Here its decisions take time to carry out (see `omfs_state`).
+The queue and the priorities are in the order of submission, so the job that was submitted last is the first to be
+preempted.
 
-A decision tries every waiting job, as in the listing's endless loop (lines 14 to 17). A decision is taken when a job
-came or ended, when units were freed, or when a job has run for a quantum while a claim waits. Between such instants no
-answer changes. A job that is preempted in a decision waits for its next try until the current walk over the queue ends.
+A decision tries every waiting job, as in the listing's endless loop (lines 14 to 17). A decision is made when a job is
+submitted or ends, when units are freed, or when a job has run for a quantum while a claim waits. Between such instants,
+no answer changes. A job that is preempted in a decision is not tried again before the end of the current walk over the
+queue.
 
-The event loop is that of `loop`. Units that were promised to a claim need no decision: the job starts when its units
-are free.
+The event loop is the one in `loop`. Promised units need no further decision, because the claim's job starts when its
+units are free.
 
-Agents (`agents`) start last. With preemption, agents are like jobs of an owner entitled to nothing, and are vacated
-before any job is preempted: a decision counts their nodes as idle, and a job that gets some of these nodes waits for
-the agents' saves as any claim does. Without preemption, agents' nodes are not there until the agents end. A claim may
-wait for that too, and no agent starts meanwhile.
+Agents (`agents`) start last. With preemption, agents are like jobs of an owner without an entitlement, and are vacated
+before any job is preempted. A decision counts their nodes as idle, and a job that is given some of these nodes waits
+for the agents' saves as any claim does. Without preemption, agents' nodes are not available until the agents end. A
+claim may also wait for that, and no agent starts in the meantime.
 """
 
 import math
@@ -42,19 +44,19 @@ _START = array_policies.START
 _VACATE = array_policies.VACATE
 _WAIT = array_policies.WAIT
 _STRETCHES = 1000
-"""The most stretches per job, on average: beyond that a replay is stopped, where nothing else ends it."""
+"""The largest mean number of stretches per job. Beyond it, a replay that would not end otherwise is stopped."""
 _NOBODY = 2**62
-"""A number of units that is more than any claim asks for."""
+"""A number of units that is larger than any claim's."""
 
 
 def run(request: ReplayRequest) -> Schedule:
     """Replay a workload.
 
-    A non-preemptible job that is larger than its owner's entitlement never starts.
+    A non-preemptible job never starts if it is larger than its owner's entitlement.
 
-    Raise `BadScenario` for an entitlement of a group that the workload does not have, where no job may ever start, and
-    where jobs preempt each other without end. With agents the listing comes to that: it preempts jobs that still
-    restore, and agents cause one decision after the other.
+    Raise `BadScenario` if a group with an entitlement is not in the workload, if no job can ever start, or if jobs
+    preempt each other without end. With agents, the listing leads to the last case, because it preempts jobs that still
+    restore, and agents cause one decision after another.
     """
     workload, machine, settings = request.workload, request.machine, request.scheduler.omfs
     state = states.at_first(workload, machine, settings, entitled_units(workload, machine, settings))
@@ -79,7 +81,8 @@ def run(request: ReplayRequest) -> Schedule:
 
 
 def entitled_units(workload: Workload, machine: Machine, settings: OmfsSettings) -> Counts:
-    """Return what each of the workload's groups is entitled to: its share of the units, rounded down (line 22)."""
+    """Return the entitlement of each of the workload's groups, which is its share of the units, rounded down (line
+    22)."""
     refuse_strangers("group", settings.percent, workload.groups, workload.name)
     if not any(settings.percent.values()):
         raise BadScenario("omfs needs entitlements: --set scheduler.omfs.percent.GROUP=PERCENT")
@@ -116,7 +119,7 @@ def _free(state: OmfsState, clock: Any, layer: AgentLog | None, finite: Finite |
         is_news = True
     states.begin_complete(state, now_s)
     states.wait_again(state)
-    if clock.wake_s <= now_s:  # a job has run for a quantum, for which a claim waits
+    if clock.wake_s <= now_s:  # a job has run for a quantum while a claim waits
         clock.wake_s = np.inf
         is_news = True
     clock.waiting = state.counts[0].waiting
@@ -144,7 +147,7 @@ def _decide(state: OmfsState, clock: Any, layer: AgentLog | None, finite: Finite
 
 @inner
 def _is_any_due(state: OmfsState) -> bool:
-    """Return True if a job waits that may ever start."""
+    """Return True if any waiting job can ever start."""
     for place in range(state.counts[0].waiting):
         job = state.queue[place]
         entitled = int(state.owners.entitled[state.jobs[job].owner])
@@ -155,9 +158,10 @@ def _is_any_due(state: OmfsState) -> bool:
 
 @inner
 def _send_agents(state: OmfsState, layer: Any, finite: Finite | None, now_s: float, is_claim_waiting: bool) -> None:
-    """Vacate agents for promised units, and start other agents on idle units, unless these are kept for a claim.
+    """Vacate agents for promised units, and start other agents on idle units unless these are reserved for a claim.
 
-    No agent starts where only agents run and a job waits for them: agents would follow each other for ever.
+    No agent starts if a job waits and only agents run, because agents would follow each other and the job would never
+    start.
     """
     n = state.counts[0]
     is_alone = n.running + n.saving == 0 and not layer.rules[0].preemption
@@ -170,7 +174,7 @@ def _send_agents(state: OmfsState, layer: Any, finite: Finite | None, now_s: flo
 
 @inner
 def _coming(state: OmfsState) -> int:
-    """Return the units of jobs that are being saved, without those promised to claims."""
+    """Return the units of jobs that are being saved, except those that are promised to claims."""
     coming = _owed(state)
     for at in range(state.counts[0].saving):
         coming += state.jobs[state.saving[at].job].units
@@ -209,11 +213,11 @@ def _next_quantum_s(state: OmfsState, quantum_s: float, now_s: float) -> float:
 
 @part
 def _walk(state: OmfsState, now_s: float, layer: AgentLog | None) -> bool:
-    """Ask for the claims until they preempt no more jobs, then for the other jobs; by the listing for all jobs at once.
+    """Decide on the claims until they preempt no more jobs, then on the other jobs. The listing does not separate them.
 
-    A claim as large as one that must wait must wait too. Of the other jobs, those are refused for their size alone that
-    are larger than what is idle; by the listing every job is asked for. Return True if the other jobs were not asked
-    for, since idle units are kept for a claim that waits.
+    If a claim must wait, other claims of the same or a larger size must wait as well. Among the other jobs, those that
+    need more than the idle units are refused without a decision, while the listing tries every job. Return True if the
+    other jobs were not tried, because idle units are reserved for a waiting claim.
     """
     n, owners, literal = state.counts[0], state.owners, state.rules.literal
     is_vacated, is_waiting = not literal, False
@@ -246,14 +250,14 @@ def _walk(state: OmfsState, now_s: float, layer: AgentLog | None) -> bool:
 
 @inner
 def _there(state: OmfsState, layer: Any) -> tuple[int, int]:
-    """Return the idle units, and the coming units that are promised to nobody.
+    """Return the idle units, and the units that will soon be free and are not promised to a claim.
 
     The units of agents that can be vacated count as idle.
     """
     idle, coming = int(state.counts[0].idle), int(_coming(state))
     if layer is not None and layer.rules[0].preemption:
         units, agents = int(layer.rules[0].units), layer.state[0]
-        unpromised = int(agents.leaving) * units - int(_owed(state))  # negative: further agents have to leave as well
+        unpromised = int(agents.leaving) * units - int(_owed(state))  # negative if more agents have to leave
         idle += int(agents.running) * units + min(0, unpromised)
         coming += max(0, unpromised)
     return idle, coming
@@ -261,7 +265,7 @@ def _there(state: OmfsState, layer: Any) -> tuple[int, int]:
 
 @inner
 def _try(state: OmfsState, place: int, now_s: float, layer: Any) -> int:
-    """Ask the policy what becomes of the job at this place of the queue, do it, and return the policy's answer."""
+    """Let the policy decide on the job at this place in the queue, carry out the decision, and return it."""
     n = state.counts[0]
     job = state.queue[place]
     units = state.jobs[job].units
@@ -273,7 +277,7 @@ def _try(state: OmfsState, place: int, now_s: float, layer: Any) -> int:
         n.idle -= units
         states.hold(state, job, units)
         states.begin(state, job, now_s)
-    elif answer in (_START, _VACATE):  # _START: on agents' nodes, once the agents are saved
+    elif answer in (_START, _VACATE):  # _START here means on agents' nodes, after their saves
         states.grant(state, job, state.victims[:many], idle - n.idle, now_s, state.rules.literal)
     if answer in (_START, _VACATE):
         state.queue[place] = TAKEN
@@ -282,7 +286,8 @@ def _try(state: OmfsState, place: int, now_s: float, layer: Any) -> int:
 
 @inner
 def _stop(state: OmfsState, stop_s: float) -> None:
-    """Stop the replay. What ends at that instant has ended; what goes on has a stretch up to then and no end."""
+    """Stop the replay. Work that ends at that instant has ended. Other running work has a stretch up to then, but no
+    end."""
     states.end_due(state, stop_s)
     for at in range(state.counts[0].running):
         since_s = state.running[at].since_s

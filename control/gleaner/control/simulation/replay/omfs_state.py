@@ -1,10 +1,10 @@
-"""Jobs that wait, run, are being saved or were promised units, and the steps from one state to the other. Compiled.
+"""The states of jobs (waiting, running, being saved, or promised units), and the steps between these states. Compiled.
 
-A victim that can be saved holds its units while it is saved, and then waits again in its place of the queue. When the
-victim starts again, it first restores and then computes what was left. A victim that is killed frees its units at once
-and starts over. A victim that has computed nothing since its start needs no save: what it was restored from is still
-there. If it started at this very instant, nothing has happened. Units that a victim frees go to the claim for which it
-was preempted, then to the earlier claims. What is left is idle.
+A victim that can be saved holds its units while it is saved, and then waits again in its place in the queue. When the
+victim starts again, it first restores and then computes the remaining work. A victim that is killed frees its units at
+once and starts over. A victim that has computed nothing since its start needs no save, because its checkpoint still
+exists. If it started at this very instant, it counts as not started. Units that a victim frees go to the claim for
+which it was preempted, then to the other claims in order. The remaining units are idle.
 """
 
 import math
@@ -27,9 +27,11 @@ NOBODY = -1
 """The mark for no job."""
 
 _COUNTS = record_type(integers="idle waiting back running saving claims stretches saves")
-"""The idle units, the number of entries in each list (`back`: in `again`), and the number of saves of jobs so far."""
+"""The idle units, the number of entries in each list (`back` is that of `again`), and the number of saves of jobs so
+far."""
 _COST = record_type(floats="constant_s node_s shared_s")
-"""The parts of `CostSettings.seconds`: constant, through the node, shared by all at once."""
+"""The parts of `CostSettings.seconds`, namely the constant, the time through the node, and the time on the shared
+storage."""
 _JOB = record_type(
     integers="units owner job_class",
     floats="submit_s left_s start_s end_s",
@@ -38,12 +40,12 @@ _JOB = record_type(
     restore=_COST,
 )
 _SAVING = record_type(integers="job claimant", floats="since_s restoring_s saved_from_s until_s")
-"""`claimant`: the job whose claim the save is for. `since_s`: when the stretch began."""
+"""`claimant` is the job for whose claim this job is saved, and `since_s` the beginning of the stretch."""
 _CLAIM = record_type(integers="job missing lent of_owner")
-"""`missing`: the units that the claim does not have yet. `lent`: the units of these that agents owe. `of_owner`: the
-units that count as promised to the claim's owner."""
+"""`missing` is the number of units that the claim does not have yet, of which agents owe `lent`. `of_owner` is the
+number of units that count as promised to the claim's owner."""
 _RUNNING = np.dtype([*array_policies.RUNNING, ("job", np.int64), ("restoring_s", np.float64), ("until_s", np.float64)])
-"""`restoring_s`: the time that the stretch takes to restore."""
+"""`restoring_s` is the duration of the restore at the beginning of the stretch."""
 _STRETCH = record_type(integers="job units", floats="start_s end_s restore_s save_s lost_s")
 
 
@@ -56,7 +58,7 @@ class OmfsState(NamedTuple):
     queue: Counts
     """The waiting jobs, in order of submission."""
     again: Counts
-    """Jobs that wait again once this walk over the queue is over."""
+    """The jobs that wait again after this walk over the queue."""
     owners: array_policies.Owners
     running: RecordArray
     """The running jobs, in no order."""
@@ -64,14 +66,14 @@ class OmfsState(NamedTuple):
     claims: RecordArray
     """The claims, in the order in which they were granted."""
     victims: Counts
-    """Room for the running entries that a decision preempts."""
+    """Space for the running entries that a decision preempts."""
     stretches: RecordArray
     """The stretches, in the order of their ends."""
     rules: array_policies.OmfsRules
 
 
 def at_first(workload: Workload, machine: Machine, settings: OmfsSettings, entitled: Counts) -> OmfsState:
-    """Return the state in which nothing waits and nothing runs."""
+    """Return the initial state, without waiting or running jobs."""
     count = len(workload)
     room = min(count, machine.units) + 1
     counts, jobs = np.zeros(1, _COUNTS), np.zeros(count, _JOB)
@@ -104,7 +106,8 @@ def at_first(workload: Workload, machine: Machine, settings: OmfsSettings, entit
 
 @inner
 def has_room(state: OmfsState) -> bool:
-    """Return True if the stretches of one more instant have room: as many as run or are being saved may end."""
+    """Return True if there is room for the stretches of one more instant, at which all running jobs and all saves may
+    end."""
     return bool(len(state.stretches) >= state.counts[0].stretches + 2 * len(state.saving))
 
 
@@ -118,7 +121,7 @@ def stretches_of(state: OmfsState) -> Stretches:
 
 @inner
 def hold(state: OmfsState, job: int, units: int) -> None:
-    """Count this many more units as used by the job's owner; fewer if `units` is negative."""
+    """Count this many more units as used by the job's owner, or fewer if `units` is negative."""
     state.owners.used[state.jobs[job].owner] += units
     if state.jobs[job].job_class == FIXED:
         state.owners.used_fixed[state.jobs[job].owner] += units
@@ -126,7 +129,8 @@ def hold(state: OmfsState, job: int, units: int) -> None:
 
 @inner
 def begin(state: OmfsState, job: int, now_s: float) -> None:
-    """Begin to run a job whose units are held. A saved job restores first, beside all jobs that restore already."""
+    """Begin to run a job whose units are held. A saved job restores first, at the same time as all jobs that already
+    restore."""
     at = state.counts[0].running
     state.counts[0].running += 1
     restore_s = 0.0
@@ -154,7 +158,7 @@ def begin(state: OmfsState, job: int, now_s: float) -> None:
 
 @inner
 def leave(state: OmfsState, at: int) -> None:
-    """Take an entry from the running jobs. The last entry takes its place."""
+    """Remove an entry from the running jobs. The last entry takes its place."""
     state.counts[0].running -= 1
     state.running[at] = state.running[state.counts[0].running]
 
@@ -177,7 +181,8 @@ def record(  # noqa: PLR0917 - numba takes no keywords
 
 @inner
 def give(state: OmfsState, units: int, first: int) -> None:
-    """Give freed units to the claim of the job `first`, if any, then to the other claims in order. The rest is idle."""
+    """Give freed units first to the claim of the job `first`, if it has one, then to the other claims in order. The
+    rest is idle."""
     claims = state.counts[0].claims
     for turn in range(2 * claims):
         at = turn % claims
@@ -192,7 +197,7 @@ def give(state: OmfsState, units: int, first: int) -> None:
 
 @inner
 def repay(state: OmfsState, units: int) -> None:
-    """Give units that agents have freed first to the claims to which agents owe them, then to the other claims."""
+    """Give the units that agents have freed to the claims to which agents owe units, then to the other claims."""
     for at in range(state.counts[0].claims):
         part = min(units, state.claims[at].lent)
         state.claims[at].lent -= part
@@ -205,7 +210,7 @@ def repay(state: OmfsState, units: int) -> None:
 def vacate(  # noqa: PLR0917 - numba takes no keywords
     state: OmfsState, at: int, now_s: float, at_once: int, claimant: int, drops: bool
 ) -> None:
-    """Preempt the running entry `at` for the job `claimant`. With `drops` a job that cannot be saved never returns."""
+    """Preempt the running entry `at` for the job `claimant`. With `drops`, a job that cannot be saved never returns."""
     n = state.counts[0]
     job = state.running[at].job
     since_s = state.running[at].since_s
@@ -244,10 +249,11 @@ def vacate(  # noqa: PLR0917 - numba takes no keywords
 def grant(  # noqa: PLR0917 - numba takes no keywords
     state: OmfsState, job: int, victims: Counts, lent: int, now_s: float, drops: bool
 ) -> None:
-    """Promise a job its units: idle units, coming units, and the units that the victims (running entries) free.
+    """Promise a job its units, from the idle units, the units that will soon be free, and those of the victims (running
+    entries).
 
-    `lent` units that count as idle are lent to agents. A job that misses no other units starts as if on idle units: its
-    owner is promised nothing.
+    Of the units that count as idle, `lent` are lent to agents. If the job lacks no other units, it starts as if on idle
+    units, and no units count as promised to its owner.
     """
     n, units = state.counts[0], state.jobs[job].units
     taken = min(n.idle, units)
@@ -266,7 +272,7 @@ def grant(  # noqa: PLR0917 - numba takes no keywords
     for at in victims:
         if state.running[at].job_class == SAVED and now_s > state.running[at].since_s + state.running[at].restoring_s:
             at_once += 1
-    for at in range(n.running - 1, -1, -1):  # the last entry takes the place of an entry that leaves
+    for at in range(n.running - 1, -1, -1):  # backwards, because the last entry replaces a removed one
         for victim in victims:
             if victim == at:
                 vacate(state, at, now_s, at_once, job, drops)
@@ -275,7 +281,7 @@ def grant(  # noqa: PLR0917 - numba takes no keywords
 
 @inner
 def begin_complete(state: OmfsState, now_s: float) -> None:
-    """Start the claims that have all of their units."""
+    """Start the jobs whose claims have all of their units."""
     kept = 0
     for at in range(state.counts[0].claims):
         if state.claims[at].missing == 0:
@@ -290,7 +296,7 @@ def begin_complete(state: OmfsState, now_s: float) -> None:
 
 @inner
 def wait_again(state: OmfsState) -> None:
-    """Remove from the queue the jobs that left it, and put the jobs that wait again into it, in order of submission."""
+    """Remove the jobs that have left from the queue, and insert the jobs that wait again, in order of submission."""
     n, queue = state.counts[0], state.queue
     kept = 0
     for place in range(n.waiting):
@@ -311,7 +317,8 @@ def wait_again(state: OmfsState) -> None:
 
 @inner
 def end_due(state: OmfsState, now_s: float) -> bool:
-    """Free the units of jobs and saves that end by now; a saved job is to wait again. Return True if any ended."""
+    """Free the units of jobs and saves that end by now. A saved job will wait again. Return True if any of them
+    ended."""
     n = state.counts[0]
     was = n.stretches
     for at in range(n.running - 1, -1, -1):

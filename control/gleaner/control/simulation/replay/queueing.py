@@ -1,4 +1,4 @@
-"""Replays on machines whose units need only be counted, under every discipline that keeps one queue."""
+"""Replays on machines whose units are only counted, under every discipline that has one queue."""
 
 import math
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from gleaner.control.simulation.settings import SchedulerKind
 def run(request: ReplayRequest) -> Schedule:
     """Replay a workload.
 
-    Raise `BadScenario` for a target of somebody who is not among the workload's users, where nobody has a target, and
-    for `decide_every_s` with conservative backfilling, which does not have it.
+    Raise `BadScenario` if someone with a target is not among the workload's users, if no user has a target, or if
+    `decide_every_s` is set with conservative backfilling, which does not support it.
     """
     kind = request.scheduler.kind
     if kind is SchedulerKind.CONSERVATIVE:
@@ -38,7 +38,7 @@ def run_queue(loop: Loop[Book], new_book: Callable[[UnitLedger], Book], request:
     """
     workload, machine = request.workload, request.machine
     speed = machine.classes[0].speed
-    units = machine.units_asked(workload.processors).copy()  # copied, so that the type is one
+    units = machine.units_asked(workload.processors).copy()  # a copy, so that the type is always the same
     submit_s = request.submit_s()
     layer, finite = layer_of(request.agents, machine)
     ledger = new_ledger(

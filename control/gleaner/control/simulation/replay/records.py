@@ -1,4 +1,5 @@
-"""Arrays of records, in which replays keep their state: compiled functions take each array as arguments of its own."""
+"""Arrays of records, in which replays keep their state, because compiled functions take each array as separate
+arguments."""
 
 from typing import Any, Protocol
 
@@ -6,7 +7,7 @@ import numpy as np
 
 
 class RecordArray(Protocol):
-    """An array of records. NumPy and the compiler know what is in the records; a type checker does not."""
+    """An array of records, whose fields NumPy and the compiler know, but a type checker does not."""
 
     @property
     def dtype(self) -> Any: ...
@@ -22,7 +23,8 @@ class RecordArray(Protocol):
 
 
 def record_type(*, integers: str = "", floats: str = "", flags: str = "", **inner: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type of a record. Names of fields are separated by blanks; `inner` fields are records themselves."""
+    """Return the type of a record. Names of fields are separated by blanks, and `inner` fields are records
+    themselves."""
     kinds = ((integers, "i8"), (floats, "f8"), (flags, "?"))
     fields: list[tuple[str, Any]] = [(name, kind) for names, kind in kinds for name in names.split()]
     return np.dtype([*fields, *inner.items()])

@@ -1,4 +1,4 @@
-"""The request for a replay, and the answer to it."""
+"""The request for a replay, and the schedule that answers it."""
 
 import math
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from gleaner.control.simulation.settings import AgentSettings, SchedulerSettings
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """The arguments of `dispatch.replay`, which makes sure that the workload fits the machine."""
+    """The arguments of `dispatch.replay`, which checks that the workload fits the machine."""
 
     workload: Workload
     machine: Machine
@@ -22,7 +22,7 @@ class ReplayRequest:
     keep_waiting: int = 0
 
     def submit_s(self) -> Seconds:
-        """Return when jobs are submitted, for the loop to fill where the queue is kept full."""
+        """Return the times of submission, which the loop fills in if the queue is kept full."""
         there = self.workload.submit_s
         return np.full(len(there), math.nan) if self.keep_waiting else there.copy()
 
@@ -38,7 +38,7 @@ class ReplayRequest:
         saves: int = 0,
         parts: NodeRanges | None = None,
     ) -> Schedule:
-        """Return the answer to this request."""
+        """Return the schedule that answers this request."""
         has_end = self.agents is not None and self.agents.queue.jobs
         return Schedule(
             workload=replace(self.workload, submit_s=submit_s.copy()) if self.keep_waiting else self.workload,

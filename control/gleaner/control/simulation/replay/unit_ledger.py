@@ -1,7 +1,7 @@
-"""The ledger of a machine whose units are only counted: what runs, what is expected to end, and what is free. Compiled.
+"""The ledger of a machine whose units are only counted, with running jobs, expected ends, and free units. Compiled.
 
-To the scheduler, agents are work with a known end. With preemption, the scheduler sees no agents: it decides as though
-their nodes were free, and what it starts on these nodes waits for the agents' saves.
+For the scheduler, agents are work with a known end. With preemption, the scheduler does not see agents and decides as
+if their nodes were free. A job that it starts on these nodes waits for the agents' saves.
 """
 
 import math
@@ -20,12 +20,12 @@ from gleaner.control.simulation.replay.records import RecordArray, record_type
 expect, forget = inner(backfill.expect), inner(backfill.forget)
 
 _STATE = record_type(integers="free running head refused")
-"""`head`: the place of the first job in the queue. `refused`: jobs, from the head on, that the latest decision refused;
-0 if units were freed since."""
+"""`head` is the place of the first job in the queue. `refused` is the number of jobs, counted from the head, that the
+latest decision refused, or 0 if units have been freed since."""
 
 
 class UnitLedger(NamedTuple):
-    """The jobs on this machine, and what runs. The replay fills `start_s` and `end_s`."""
+    """The jobs on this machine, and the running work. The replay fills in `start_s` and `end_s`."""
 
     run_s: Seconds
     limit_s: Seconds
@@ -37,7 +37,7 @@ class UnitLedger(NamedTuple):
     ends: backfill.Timeline
     """The expected ends of running work."""
     starts: Counts
-    """Room for the jobs that a decision starts."""
+    """Space for the jobs that a decision starts."""
     state: RecordArray
     """One record."""
 
@@ -50,10 +50,10 @@ class Queue(Protocol):
 
 
 def new_ledger(run_s: Seconds, limit_s: Seconds, units: Counts, capacity: int, *, has_agents: bool) -> UnitLedger:
-    """Return the ledger before anything has started. Its arrays never need to grow."""
+    """Return the ledger before anything has started. Its arrays never have to grow."""
     jobs = len(units)
     room = min(jobs, capacity) + 1
-    most_ends = capacity + 1 if has_agents else room  # every unit may be an agent's
+    most_ends = capacity + 1 if has_agents else room  # each unit may belong to an agent
     state = np.zeros(1, _STATE)
     state["free"] = capacity
     return UnitLedger(
@@ -65,14 +65,14 @@ def new_ledger(run_s: Seconds, limit_s: Seconds, units: Counts, capacity: int, *
         heap_s=np.empty(room),
         heap_job=np.empty(room, np.int64),
         ends=backfill.timeline(most_ends),
-        starts=np.empty(jobs, np.int64),  # due jobs that wait for agents may ask for more than all units
+        starts=np.empty(jobs, np.int64),  # due jobs that wait for agents may need more than all units
         state=state,
     )
 
 
 @inner
 def next_end_s(queue: Queue) -> float:
-    """Return when the next job ends; infinite if no job runs."""
+    """Return the time at which the next job ends, which is infinite if no job runs."""
     ledger = queue.ledger
     return float(ledger.heap_s[0]) if ledger.state[0].running > 0 else np.inf
 
@@ -100,7 +100,7 @@ def start(ledger: UnitLedger, job: int, now_s: float) -> None:
 
 @inner
 def start_chosen(ledger: UnitLedger, job: int, now_s: float, is_held: bool) -> bool:
-    """Start a chosen job, unless it has to wait for agents to be saved: then expect its end no more."""
+    """Start a chosen job. If it has to wait for agents to be saved, remove its expected end instead."""
     units = int(ledger.units[job])
     if is_held or units > ledger.state[0].free:
         forget(ledger.ends, float(now_s + ledger.limit_s[job]), units)
@@ -111,7 +111,7 @@ def start_chosen(ledger: UnitLedger, job: int, now_s: float, is_held: bool) -> b
 
 @inner
 def lent(layer: AgentLog | None) -> int:
-    """Return the units that agents hold and that the scheduler sees as free."""
+    """Return the number of units that agents hold although the scheduler sees them as free."""
     if layer is None:
         return 0
     return held(layer) if layer.rules[0].preemption else 0
@@ -132,7 +132,7 @@ def free_agents(ledger: UnitLedger, clock: Any, layer: AgentLog | None, finite: 
 
 @inner
 def forget_agents(ledger: UnitLedger, layer: AgentLog | None) -> None:
-    """Expect no more the agents that have just been released."""
+    """Remove the expected ends of the agents that have just been released."""
     if layer is None or layer.rules[0].preemption:
         return
     for entry in range(layer.state[0].freed):
@@ -151,7 +151,7 @@ def start_agents(  # noqa: PLR0917 - numba takes no keywords
 ) -> None:
     """Start agents that delay no promise.
 
-    Without a promise, no agent starts while the first job waits for agents alone.
+    Without a promise, no agent starts while the first job waits only for agents.
     """
     if layer is not None:
         state, preemption = ledger.state[0], bool(layer.rules[0].preemption)
@@ -171,7 +171,7 @@ def start_agents(  # noqa: PLR0917 - numba takes no keywords
 
 @inner
 def stop(queue: Queue, stop_s: float) -> None:
-    """Take the ends from jobs that still run when the replay stops."""
+    """Remove the ends of jobs that still run when the replay stops."""
     ledger = queue.ledger
     for entry in range(ledger.state[0].running):
         if ledger.heap_s[entry] > stop_s:

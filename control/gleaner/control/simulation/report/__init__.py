@@ -1,4 +1,5 @@
-"""One self-contained HTML file of a simulation: `write(path, Page(...))`. It is read without a network."""
+"""The report of a simulation as one self-contained HTML file, which `write(path, Page(...))` writes. It needs no
+network."""
 
 from gleaner.control.simulation.report.write import html, write
 

@@ -1,4 +1,4 @@
-"""The parts of a report: sections of text, tables and plots. `report.write` makes one HTML file of them."""
+"""The parts of a report, which are sections of text, tables and plots. `report.write` makes one HTML file of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ class Unit(StrEnum):
 
     NUMBER = "number"
     SHARE = "share"
-    """1 is written as 100 %."""
+    """The number 1 is written as 100 %."""
     SECONDS = "seconds"
-    """Written in minutes, hours or days."""
+    """A time is written in minutes, hours or days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One line through points. With `low` and `high` each point has a confidence interval."""
+    """One line through points. With `low` and `high`, each point has a confidence interval."""
 
     label: str
     x: Sequence[float]
@@ -40,7 +40,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Curves over one axis, with lines across at the limits: pairs of a height and its meaning."""
+    """Curves over one axis. `limits` are horizontal lines, each with its height and its meaning."""
 
     title: str
     x: Axis
@@ -48,12 +48,13 @@ class Lines:
     curves: Sequence[Curve]
     limits: Sequence[tuple[float, str]] = ()
     points: bool = True
-    """True if the points are marked. Hundreds of points are better not marked."""
+    """True if the points are marked, which is not useful for hundreds of points."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Shares of the machine on top of each other, over bins that begin and end at `edges` (one more than values)."""
+    """Shares of the machine, stacked on top of each other. The bins begin and end at `edges`, one more than there are
+    values."""
 
     title: str
     x: Axis
@@ -64,12 +65,12 @@ class Stack:
 
 Plot: TypeAlias = Lines | Stack
 Part: TypeAlias = str | Sequence[str] | Mapping[str, object] | Table | Plot
-"""A paragraph, a list of remarks, settings to copy, a table or a plot. Nothing in it is read as HTML."""
+"""A paragraph, a list of remarks, settings to copy, a table or a plot. Its text is never interpreted as HTML."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading with what stands below it."""
+    """A heading with the content below it."""
 
     title: str
     parts: Sequence[Part]
@@ -77,7 +78,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One report. `subtitle` names its subject: the trace, the machine, the scheduler."""
+    """One report. `subtitle` names its subject, such as the trace, the machine and the scheduler."""
 
     title: str
     subtitle: str

@@ -1,6 +1,6 @@
-"""The plots of a page as SVG, drawn by matplotlib on white paper. The same plot gives the same bytes.
+"""The plots of a page as SVG, drawn by matplotlib on a white background. The same plot always gives the same bytes.
 
-Colours go with markers and kinds of line, so that curves are told apart on a black and white print too.
+Each colour has its own marker and line style, so that curves can also be told apart in black and white.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -26,7 +26,7 @@ _RULE, _ALARM = "#dfe4ea", "#b3261e"
 _INCH = 96
 _WIDTH, _HEIGHT = 9.2, 3.2
 _LEGEND_LETTERS, _KEY_LETTERS = 120, 8
-"""The width of a row of the legend, and of a key beside its name, in letters."""
+"""The width of a row in the legend, and of a key beside its name, in characters."""
 _STYLE: dict[Any, Any] = {
     "font.size": 10,
     "axes.axisbelow": True,
@@ -35,7 +35,7 @@ _STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "grid.color": _RULE,
     "legend.frameon": False,
-    "text.parse_math": False,  # a name may hold a $
+    "text.parse_math": False,  # a name may contain a $
     "svg.fonttype": "none",
     "svg.hashsalt": "gleaner",
 }
@@ -96,12 +96,13 @@ def _stack(plot: Stack, axes: Axes) -> None:
 
 
 def _legend(name: str) -> str:
-    """Return the name so that matplotlib shows it: names that begin with an underscore are not shown."""
+    """Return the name in a form that matplotlib shows, because it hides names that begin with an underscore."""
     return f" {name}" if name.startswith("_") else name
 
 
 def _along(axes: Axes, axis: Axis, values: Sequence[float], *, tight: bool = False) -> None:
-    """Set the horizontal axis. A logarithmic axis is one of times, and is marked at these, if they are few."""
+    """Set up the horizontal axis. A logarithmic axis shows times, and is marked at each of them if there are only a
+    few."""
     axes.set_xlabel(axis.label)
     if tight and len(values) > 1:
         axes.set_xlim(values[0], values[-1])

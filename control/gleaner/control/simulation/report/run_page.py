@@ -1,4 +1,4 @@
-"""The report of one run, and of several side by side."""
+"""The report of one run, and of several runs side by side."""
 
 from collections.abc import Mapping, Sequence
 
@@ -33,7 +33,7 @@ _METHOD = (
 
 
 def run_page(outcome: ReplayOutcome, ground: Ground) -> Page:
-    """Return the page of one replay: what it means, and what happened when."""
+    """Return the page of one replay, with its figures and its course over time."""
     found = outcome.measures
     schedules = {"with agents" if outcome.baseline else "waiting": outcome.schedule}
     if outcome.baseline is not None:
@@ -83,7 +83,7 @@ def _verdict(found: Measures) -> str:
 
 
 def _use_plot(outcome: ReplayOutcome) -> Stack:
-    """Return the shares of the machine in each bin: regular jobs, agents, saves and restores; the rest is idle."""
+    """Return the shares of the machine in each bin for regular jobs, agents, saves and restores. The rest is idle."""
     window, schedule = outcome.measures.window, outcome.schedule
     edges_s = np.linspace(window.begin_s, window.end_s, _BINS + 1)
     regular, ours = by_bin(schedule.jobs, edges_s), by_bin(schedule.agents, edges_s)
@@ -105,7 +105,7 @@ def _use_plot(outcome: ReplayOutcome) -> Stack:
 
 
 def _queues_plot(schedules: Mapping[str, Schedule], window: Window) -> Lines:
-    """Return the mean number of waiting jobs in each bin, of several replays of one trace."""
+    """Return the mean number of waiting jobs in each bin, for several replays of one trace."""
     edges_s = np.linspace(window.begin_s, window.end_s, _BINS + 1)
     curves = [
         Curve(label, _middles(edges_s, each), waiting(each.workload.submit_s, each.start_s, edges_s).tolist())

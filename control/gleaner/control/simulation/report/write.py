@@ -1,4 +1,4 @@
-"""The page around the plots, and the file."""
+"""The page around the plots, and the file that contains it."""
 
 import json
 from base64 import b64encode
@@ -14,7 +14,7 @@ _HERE = Path(__file__).parent
 
 
 def html(page: Page) -> str:
-    """Return the report as HTML: styles and pictures are all in it. The same page gives the same bytes."""
+    """Return the report as HTML, with all styles and pictures in it. The same page always gives the same bytes."""
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
@@ -24,12 +24,12 @@ def html(page: Page) -> str:
 
 
 def write(path: Path, page: Page) -> None:
-    """Write the report, and replace an existing file. Raises `OSError`."""
+    """Write the report. An existing file is replaced. Raises `OSError`."""
     path.write_text(html(page), encoding="utf-8", newline="\n")
 
 
 def _source(plot: Plot) -> str:
-    """Return the address of the picture. As an image a picture can do nothing, whatever names are in it."""
+    """Return the plot as a data URL. In an image, scripts cannot run, whatever names the plot contains."""
     return f"data:image/svg+xml;base64,{b64encode(picture(plot).encode()).decode()}"
 
 

@@ -1,1 +1,1 @@
-"""The choice of settings for agents: trials of settings on histories, kept as they are done, and a recommendation."""
+"""The choice of settings for agents, by trials of settings on several histories, and a recommendation."""

@@ -1,4 +1,4 @@
-"""The answer of `glean simulate tune`: sentences in people's units, a table, a page with plots, and JSON."""
+"""The output of `glean simulate tune`, as sentences in readable units, a table, a page with plots, and JSON."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -19,12 +19,12 @@ _PLACED = {
 
 @dataclass(frozen=True, slots=True)
 class TuningAnswer:
-    """All comparisons, and the setting that harvests most within the limit on the wait."""
+    """All comparisons, and the setting that harvests most within the limit on waits."""
 
     sweep: Sweep
     comparisons: tuple[Comparison, ...]
     limit_s: float
-    """The limit on the growth of the mean wait."""
+    """The limit on the increase of the mean wait."""
 
     @property
     def wait_without_s(self) -> float:
@@ -36,20 +36,21 @@ class TuningAnswer:
 
     @property
     def best(self) -> Comparison | None:
-        """The setting that harvests most of those within the limit; None if there is none."""
+        """The setting within the limit that harvests most, or None if there is none."""
         return max(filter(self.is_within, self.comparisons), key=lambda one: one.load_growth.mean, default=None)
 
     @property
     def nearest(self) -> Comparison:
-        """The setting with the least wait at the upper end of its interval."""
+        """The setting whose interval of the wait has the lowest upper end."""
         return min(self.comparisons, key=lambda one: one.wait_growth_s.high)
 
     def is_within(self, one: Comparison) -> bool:
-        """Return True if the whole interval of the wait is within the limit, and that of what is harvested above 0."""
+        """Return True if the whole interval of the wait is within the limit, and that of the harvested time is above
+        0."""
         return one.wait_growth_s.high <= self.limit_s and one.load_growth.low > 0
 
     def node_hours(self, load: float) -> float:
-        """Return the node hours a month that are this share of all unit time."""
+        """Return the node hours per month that correspond to this share of all unit time."""
         return load * MONTH_H * self.sweep.machine.nodes
 
 
@@ -64,7 +65,7 @@ def name(agents: AgentSettings) -> str:
 
 
 def rough(time_s: float, beside_s: float = 0) -> str:
-    """Return a time in a unit in which a whole number is exact enough, also for the time that stands beside it.
+    """Return a time in a unit in which whole numbers are exact enough, both for it and for the time shown beside it.
 
     >>> rough(58.3), rough(-140), rough(5640), rough(51120), rough(58.3, 600)
     ('58 s', '-140 s', '94 min', '14 h', '1 min')
@@ -76,7 +77,7 @@ def rough(time_s: float, beside_s: float = 0) -> str:
 
 
 def signed(growth_s: float, beside_s: float = 0) -> str:
-    """Return a growth with its sign.
+    """Return an increase with its sign.
 
     >>> signed(58.3), signed(-0.2)
     ('+58 s', '0 s')
@@ -85,7 +86,7 @@ def signed(growth_s: float, beside_s: float = 0) -> str:
 
 
 def sentence(found: TuningAnswer, one: Comparison) -> str:
-    """Return what one setting does to regular jobs, and what it harvests."""
+    """Return the effect of one setting on regular jobs, and the time that it harvests."""
     wait_s, idle = one.wait_growth_s, 1 - one.mean("load_without")
     low, high = signed(wait_s.low, wait_s.high), signed(wait_s.high, wait_s.low)
     return (
@@ -97,7 +98,8 @@ def sentence(found: TuningAnswer, one: Comparison) -> str:
 
 
 def sentences(found: TuningAnswer) -> tuple[str, ...]:
-    """Return the best setting, why this one, who pays, the costs of saves, and how small jobs were placed."""
+    """Return the best setting, the reason for it, the jobs that it delays, the costs of saves, and the placing of small
+    jobs."""
     limit = f"{rough(found.limit_s)} (--wait-limit)"
     one, why = found.best, f"No other setting that lengthens the mean wait by at most {limit} harvests more."
     if one is None:
@@ -117,7 +119,7 @@ def sentences(found: TuningAnswer) -> tuple[str, ...]:
 
 
 def costs(agents: AgentSettings) -> str:
-    """Return what a save and a restore cost in the replays, when a node does so alone.
+    """Return the costs of a save and of a restore in the replays, if one node does so alone.
 
     >>> costs(AgentSettings())
     'A save takes 0 s and a restore 0 s in these replays, so measure both on your storage.'
@@ -131,12 +133,12 @@ def costs(agents: AgentSettings) -> str:
 
 
 def smaller(workload: Workload, machine: Machine) -> int:
-    """Return how many jobs ask for fewer cores than the smallest node has."""
+    """Return the number of jobs that request fewer cores than the smallest node has."""
     return int((workload.processors < min(kind.cores for kind in machine.classes)).sum())
 
 
 def small_jobs(workload: Workload, machine: Machine) -> str:
-    """Return how many jobs are smaller than a node, and how they were placed."""
+    """Return the number of jobs that are smaller than a node, and the way in which they were placed."""
     if max(kind.cores for kind in machine.classes) == 1:
         return f"Each of the {machine.cores:,} processors counts as a node, so no job is smaller than a node."
     count = smaller(workload, machine)
@@ -172,7 +174,7 @@ def table(found: TuningAnswer) -> Table:
 
 
 def method(found: TuningAnswer) -> str:
-    """Return how the figures were made."""
+    """Return the method by which the figures were made."""
     return (
         f"{found.seeds} histories of the cluster, each with {found.sweep.how.said}. Each is replayed without agents "
         "and with each setting. The intervals hold the mean over all such histories (95 %). A month has 30 days."
@@ -180,7 +182,7 @@ def method(found: TuningAnswer) -> str:
 
 
 def odd(found: TuningAnswer, lengths_s: Sequence[float]) -> Iterator[str]:
-    """Yield remarks on jobs that never start, and on lengths that were asked for and not tried."""
+    """Yield remarks on jobs that never start, and on requested lengths that were not tried."""
     never, kind = found.comparisons[0].mean("never_started"), found.sweep.scheduler.kind.value
     if never:
         yield f"{never:,.0f} jobs of a history, on average, never start under {kind}; the waits are those of the others"
@@ -200,7 +202,7 @@ def page(found: TuningAnswer, subtitle: str, remarks: Sequence[str]) -> Page:
 
 
 def _plots(found: TuningAnswer) -> Iterator[Lines]:
-    """Yield a plot of the wait over the length for agents with preemption, and one for those without."""
+    """Yield a plot of the wait against the agents' length with preemption, and another one without preemption."""
     for preemption, word in ((True, "with"), (False, "without")):
         own = [one for one in found.comparisons if one.agents.preemption is preemption]
         waits_s = [one.wait_growth_s for one in own]
@@ -222,7 +224,7 @@ def _plots(found: TuningAnswer) -> Iterator[Lines]:
 
 
 def as_json(found: TuningAnswer) -> dict[str, object]:
-    """Return everything for programs. Shares are shares of 1, times are seconds."""
+    """Return all results in a form for programs. Shares are shares of 1, and times are in seconds."""
     sweep = found.sweep
     return {
         "answer": sentences(found),

@@ -1,8 +1,8 @@
-"""Agents of several lengths, each compared with no agents on the same histories of one machine.
+"""Agents of several lengths, each compared with the same histories of one machine without agents.
 
 Each seed makes one history (`variants`), which is replayed without agents and with each setting. The differences are
-paired, since both replays see the same jobs. The low-priority queue never runs dry here, because the question is how
-much agents could win, and what regular jobs pay.
+paired, because both replays have the same jobs. The low-priority queue is endless here, because the question is how
+much agents could gain, and at what cost to regular jobs.
 """
 
 import multiprocessing
@@ -34,7 +34,7 @@ SHORTEST_SLICE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean over seeds, and the ends of its 95 % interval."""
+    """A mean over the seeds, and the ends of its 95 % interval."""
 
     mean: float
     low: float
@@ -43,13 +43,13 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The figures of one setting in one history, beside those of the same history without agents."""
+    """The figures of one setting in one history, and those of the same history without agents."""
 
     wait_without_s: float
     wait_growth_s: float
     load_without: float
     load_growth: float
-    """The unit time that was computed and kept, over all unit time; without agents it is `load_without`."""
+    """The unit time that was computed and kept, as a share of all unit time. Without agents, it is `load_without`."""
     later: float
     """The share of regular jobs that start later than without agents."""
     earlier: float
@@ -61,7 +61,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One setting against no agents. A figure without an interval is a mean over the seeds."""
+    """The comparison of one setting with no agents. A figure without an interval is a mean over the seeds."""
 
     agents: AgentSettings
     trials: tuple[Trial, ...]
@@ -91,7 +91,7 @@ class Sweep:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Return the interval of the mean of at least two figures, by Student's t.
+    """Return the mean of at least two figures with its interval, by Student's t.
 
     >>> found = interval([1.0, 2.0, 3.0, 4.0])
     >>> found.mean, round(found.low, 4), round(found.high, 4)
@@ -108,7 +108,7 @@ def interval(values: Sequence[float]) -> Interval:
 def settings_of(
     agents: AgentSettings, lengths_s: Iterable[float], preemptions: Iterable[bool]
 ) -> tuple[AgentSettings, ...]:
-    """Return these agents in each length with which they compute at all. Raise `BadScenario` if none does."""
+    """Return these agents in each length with which they can compute. Raise `BadScenario` if there is none."""
     if agents.queue.jobs is not None:
         raise BadScenario("tune needs an endless low-priority queue: leave out jobs in [agents.queue]")
     if agents.shortest_slice_s < SHORTEST_SLICE_S:
@@ -126,7 +126,7 @@ def settings_of(
             update={
                 "length_s": length_s,
                 "preemption": preemption,
-                # As control has it for a round that is shorter than the slice.
+                # As in control, for a round that is shorter than the slice.
                 "shortest_slice_s": agents.shortest_slice_s if agents.shortest_slice_s < length_s else length_s / 2,
             }
         )
@@ -137,10 +137,11 @@ def settings_of(
 def compare(
     sweep: Sweep, seeds: int, workers: int, progress: Callable[[int, int], None] = lambda _done, _all: None
 ) -> tuple[Comparison, ...]:
-    """Return each setting with a trial for each seed from 1 on.
+    """Return each setting with one trial for each of the seeds from 1 to `seeds`.
 
-    Ctrl-C ends the work, and what is done is returned if that are two histories or more, which an interval needs.
-    `progress` is told how many histories are done, of how many. Raise what a replay raises.
+    Ctrl-C ends the work early. The finished histories are then returned if there are at least two, which an interval
+    needs. `progress` is called with the numbers of finished histories and of all histories. Exceptions of a replay are
+    passed on.
     """
     found: dict[int, tuple[Trial, ...]] = {}
     progress(0, seeds)
@@ -164,7 +165,7 @@ def trials_of(sweep: Sweep, seed: int) -> tuple[Trial, ...]:
 
 
 def trial(schedule: Schedule, without: Schedule) -> Trial:
-    """Return the figures of a replay with agents against the same without. Jobs that never start have no wait."""
+    """Return the figures of a replay with agents, compared with the one without. Jobs that never start have no wait."""
     found = measure(schedule, without)
     effect = found.effect
     if effect is None:
@@ -185,14 +186,14 @@ def trial(schedule: Schedule, without: Schedule) -> Trial:
 
 
 def _trials(sweep: Sweep, seeds: Iterable[int], workers: int) -> Generator[tuple[int, tuple[Trial, ...]]]:
-    """Yield the trials of each seed as they are done. Workers end when this generator ends, however it ends."""
+    """Yield the trials of each seed when they are done. The workers end with this generator, however it ends."""
     if workers == 1:
         yield from ((seed, trials_of(sweep, seed)) for seed in seeds)
         return
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_begin) as pool:
         try:
-            with _without_ctrl_c():  # workers start here, and inherit it
+            with _without_ctrl_c():  # the workers start here and inherit this
                 running = {pool.submit(trials_of, sweep, seed): seed for seed in seeds}
             for future in as_completed(running):
                 yield running[future], future.result()
@@ -206,9 +207,10 @@ def _trials(sweep: Sweep, seeds: Iterable[int], workers: int) -> Generator[tuple
 
 @contextmanager
 def _without_ctrl_c() -> Generator[None]:
-    """Hold Ctrl-C back until the end of the block. A process that is started in the block never gets it.
+    """Hold Ctrl-C back until the end of the block. A process that is started in the block never receives it.
 
-    To block it in this thread is not enough for this process, since any other thread, a library's too, may get it.
+    It is not enough to block the signal in this thread, because any other thread of this process, such as a library's,
+    may receive it.
     """
     heard: list[int] = []
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -223,7 +225,7 @@ def _without_ctrl_c() -> Generator[None]:
 
 
 def _begin() -> None:
-    """Let a new worker end when its parent is killed."""
+    """Make a new worker end when its parent is killed."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -1,20 +1,22 @@
-"""Variants of one trace: each seed of a sweep gives one.
+"""Variants of one trace, one for each seed of a sweep.
 
-A trace is one history of a machine, and a setting must suit the next history too. So each seed makes another history of
-the same kind:
+A trace is one history of a machine, and a setting must also suit the next one. So each seed makes another history of
+the same kind, as follows:
 
 - Whole weeks of the trace are drawn with replacement and put one after the other (the block bootstrap; Künsch, The
   Jackknife and the Bootstrap for General Stationary Observations, 1989). A week keeps its days and nights, its bursts
-  and its users' sessions. What runs or waits at a week's end goes on into the next week. One history has at most half
-  a year, however long the trace is: more seeds say more than longer histories. A trace of less than four weeks is cut
-  into days. A trace of less than four days is kept as it is, but for single submissions (below).
-- The whole history is moved by a random time, so that the boundaries of the rounds, which are multiples of the length,
-  meet the history elsewhere.
-- Only where nothing can be drawn, each submission is moved by up to `JITTER_S`, since the starts of single jobs
-  depend on seconds.
-- A synthetic workload is made anew for each seed.
+  and its users' sessions. Jobs that run or wait at a week's end continue into the next week. One history covers at most
+  half a year, however long the trace is, because more seeds are more informative than longer histories. A trace of less
+  than four weeks is cut into days. A trace of less than four days is kept as it is, except for the times of single
+  submissions (see below).
+- The whole history is shifted by a random time, so that the boundaries of the rounds, which are multiples of the
+  length, fall on other parts of the history.
+- If nothing can be drawn, each submission is shifted by up to `JITTER_S`, because the starts of single jobs depend on
+  seconds.
+- A synthetic workload is generated again for each seed.
 
-Every setting, and the machine without agents, see the same variant of a seed: what is compared is paired.
+Every setting, and the machine without agents, is replayed with the same variant of a seed, so that comparisons are
+paired.
 """
 
 from dataclasses import dataclass, replace
@@ -27,12 +29,12 @@ from gleaner.control.simulation.workloads.synthetic import SyntheticSettings, ma
 DAY_S = 86400.0
 WEEK_S = 7 * DAY_S
 LEAST_BLOCKS = 4
-"""The least number of blocks: fewer say too little about how blocks differ from each other."""
+"""The least number of blocks. Fewer blocks show too little of the differences between blocks."""
 JITTER_S = 60
 LONGEST_S = 26 * WEEK_S
-"""The longest duration of one history."""
+"""The maximum duration of one history."""
 MOVED_DAYS = 7
-"""The number of days by up to which a variant is moved, in whole seconds: more than the longest round."""
+"""The largest shift of a variant, in days, which is more than the longest round. Shifts are whole seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +42,21 @@ class Variation:
     """The way in which the variants of one workload are made."""
 
     block_s: float
-    """The length of a block; 0 if nothing is drawn."""
+    """The length of a block, or 0 if nothing is drawn."""
     blocks: int
     left_out: int
-    """The number of jobs at the end of the trace that fill no block. These jobs are in no variant."""
+    """The number of jobs at the end of the trace that do not fill a block, and so are in no variant."""
     made: SyntheticSettings | None = None
-    """The settings by which a synthetic workload is made; None for a trace."""
+    """The settings of a synthetic workload, or None for a trace."""
 
     @property
     def drawn(self) -> int:
-        """The number of blocks that make one history."""
+        """The number of blocks in one history."""
         return min(self.blocks, int(LONGEST_S / self.block_s)) if self.blocks else 0
 
     @property
     def is_resampled(self) -> bool:
-        """True if variants are other histories; False if they are this history with other chances."""
+        """True if variants are different histories, and False if they are the same history with random shifts."""
         return self.blocks > 0 or self.made is not None
 
     @property
@@ -78,12 +80,12 @@ class Variation:
 
 
 def variation(workload: Workload, made: SyntheticSettings | None = None) -> Variation:
-    """Return how variants of this workload are made: anew, of weeks, of days, or of the whole workload."""
+    """Return the way in which variants of this workload are made: from settings, weeks, days, or the whole workload."""
     if made is not None:
         return Variation(0.0, 0, 0, made)
     first_s, last_s = float(workload.submit_s[0]), float(workload.submit_s[-1])
     for block_s in (WEEK_S, DAY_S):
-        # A trace that ends some hours before the end of its last week has that week, with the few jobs it lacks.
+        # A last week that lacks only a few hours counts as a whole week.
         blocks = int((last_s - first_s) / block_s + 0.05)
         if blocks >= LEAST_BLOCKS:
             kept = int(np.searchsorted(workload.submit_s, first_s + blocks * block_s))
@@ -94,7 +96,7 @@ def variation(workload: Workload, made: SyntheticSettings | None = None) -> Vari
 def variant(workload: Workload, machine: Machine, how: Variation, seed: int) -> Workload:
     """Return one history of this kind. The same seed gives the same history, whatever was drawn before.
 
-    Where jobs of a trace were drawn to make the workload, jobs are drawn again from the jobs of the workload.
+    If the workload was made by drawing jobs of a trace, jobs are drawn again from the jobs of the workload.
     """
     chance = np.random.Generator(np.random.PCG64(seed))
     moved_s = float(chance.integers(0, MOVED_DAYS * int(DAY_S)))
@@ -113,13 +115,14 @@ def variant(workload: Workload, machine: Machine, how: Variation, seed: int) -> 
 
 
 def _drawn(workload: Workload, how: Variation, chance: np.random.Generator) -> tuple[Counts, Seconds]:
-    """Return jobs and their times of submission: blocks side by side, each with the jobs of a block that was drawn."""
+    """Return jobs and their times of submission, in consecutive blocks, each with the jobs of a randomly drawn
+    block."""
     edges_s = float(workload.submit_s[0]) + how.block_s * np.arange(how.blocks + 1)
     edges: Counts = np.asarray(np.searchsorted(workload.submit_s, edges_s), dtype=np.int64)
     jobs: list[Counts] = []
     times_s: list[Seconds] = []
     drawn = chance.integers(0, how.blocks, how.drawn)
-    while not (edges[drawn + 1] > edges[drawn]).any():  # a trace may have gaps of weeks; a variant needs one job
+    while not (edges[drawn + 1] > edges[drawn]).any():  # a trace may have gaps of weeks, but a variant needs a job
         drawn = chance.integers(0, how.blocks, how.drawn)
     for place, block in enumerate(drawn):
         first, last = int(edges[block]), int(edges[block + 1])

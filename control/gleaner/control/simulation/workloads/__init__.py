@@ -1,1 +1,1 @@
-"""Sources of workloads: logs in two formats, cleaned by named rules, and synthetic workloads."""
+"""The sources of workloads, which are logs in two formats, cleaned by named rules, and synthetic workloads."""

@@ -1,9 +1,9 @@
-"""The cleaning of a log from what no simulation can use: named rules, each with a count, so that none is silent.
+"""The removal of log entries that no simulation can use. Each rule has a name and a count, so none is applied silently.
 
-The rules follow the Parallel Workloads Archive: its definition of the Standard Workload Format tells what the states of
-a job and unknown values mean. The rules also follow the advice of Feitelson, Tsafrir and Krakov (Experience with using
-the Parallel Workloads Archive, JPDC 74(10), 2014). A flurry, as the archive calls a user's burst of thousands of jobs,
-is for a person to judge. The archive's cleaned logs leave flurries out.
+The rules follow the Parallel Workloads Archive, whose definition of the Standard Workload Format explains the states of
+a job and unknown values. They also follow the advice of Feitelson, Tsafrir and Krakov (Experience with using the
+Parallel Workloads Archive, JPDC 74(10), 2014). A person has to judge each flurry, which is the archive's name for a
+user's burst of thousands of jobs. The archive's cleaned logs leave flurries out.
 """
 
 from dataclasses import dataclass, replace
@@ -22,77 +22,81 @@ UNKNOWN = -1
 """The mark for an unknown value in any number of a record, as in the Standard Workload Format."""
 
 _LONGEST_S = 50 * 365 * 86400.0
-"""No machine is in service for longer. A time beyond that is a mistake of the log, such as a run since 1970."""
+"""No machine is in service for longer than this. A longer time is a mistake in the log, such as a run since 1970."""
 
 Mask = NDArray[np.bool_]
 Size: TypeAlias = Literal["requested", "allocated"]
 
 
 class Conventions(SettingsTable):
-    """`[workload.conventions]`: the meaning of a job of a log, in which simulators differ. The defaults are usual.
+    """`[workload.conventions]`: the interpretation of a job in a log, in which simulators differ. The defaults are
+    usual.
 
-    With these choices the result of another simulator can be reproduced.
+    These choices make it possible to reproduce the results of another simulator.
     """
 
     size: Size | None = None
-    """The number of processors that counts as the job's size, of the two in a log. Where the log lacks this number, the
-    other is taken. The default is the requested number in the Standard Workload Format, and the allocated number in
-    Slurm's accounting."""
+    """Which of the two numbers of processors in a log counts as the job's size. If the log lacks it, the other one is
+    used. The default is the requested number in the Standard Workload Format, and the allocated number in Slurm's
+    accounting."""
     past_limit: Literal["ends", "raised"] = "ends"
-    """The treatment of a job that ran past its limit: it ends at the limit, or its limit is raised to its run time."""
+    """A job that ran past its limit ends at the limit, or its limit is raised to its run time."""
     zero_run_time: Literal["kept", "second", "left-out"] = "kept"
-    """The treatment of a job that ran for 0 s: it is kept, takes a second, or is left out."""
+    """A job that ran for 0 s is kept, takes a second, or is left out."""
     too_large: Literal["left-out", "shrunk"] = "left-out"
-    """The treatment of a job larger than the machine: it is left out, or becomes as large as the machine."""
+    """A job that is larger than the machine is left out, or becomes as large as the machine."""
     ties: Literal["number", "file"] = "number"
-    """The order of jobs that were submitted at one instant: by their numbers, or as the lines of the file."""
+    """The order of jobs that were submitted at the same instant, either by their numbers or as in the file."""
 
 
 USUAL = Conventions()
 
 
 class TraceEnding(IntEnum):
-    """The end of a job as the source tells it, as far as a rule asks for it."""
+    """The way in which a job ended according to the source, as far as a rule needs it."""
 
     ENDED = 0
-    """The job ended in any way: a job that failed held its processors too."""
+    """The job ended in any other way. This includes failed jobs, which also held their processors."""
     CANCELLED = 1
     """A user or an administrator cancelled the job, before it started or while it ran."""
     PART = 2
-    """The line is one part of a job that another line sums up (states 2, 3 and 4 of the Standard Workload Format)."""
+    """The line is one part of a job, which another line summarizes (states 2, 3 and 4 of the Standard Workload
+    Format)."""
     WAITING = 3
     """The job had not started when the log was written."""
     RUNNING = 4
     """The job had not ended when the log was written."""
     REQUEUED = 5
-    """Slurm ended the run and queued the job again, or may have."""
+    """Slurm ended the run and has, or might have, queued the job again."""
     NEVER_STARTED = 6
-    """The job ended without a start: for example, its launch failed."""
+    """The job ended without a start, for example because its launch failed."""
     BACKWARDS = 7
     """The job ended before it started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """A log as it was read, one job per line, before any rule. A value that is not known is `UNKNOWN`."""
+    """A log as it was read, with one job per line, before any rule is applied. A value that is not known is
+    `UNKNOWN`."""
 
     jobs: Workload
     wait_s: Seconds
     """The time that each job waited in the real system."""
     ending: Classes
     passed_over: tuple[tuple[str, int], ...] = ()
-    """The rules by which the reader itself left out lines, with their counts."""
+    """The rules by which the reader itself left lines out, with their counts."""
     told: tuple[tuple[str, Mask], ...] = ()
-    """The rules by which the reader itself changed jobs, or had a choice about them, with the jobs of each."""
+    """The rules by which the reader itself changed jobs or made a choice about them, with the jobs that each rule
+    matched."""
 
     def only(self, chosen: Mask | Counts) -> "Records":
-        """Return the records of these lines alone, in the order in which they are named."""
+        """Return only the records of these lines, in the given order."""
         told = tuple((rule, mask[chosen]) for rule, mask in self.told)
         return Records(self.jobs.only(chosen), self.wait_s[chosen], self.ending[chosen], self.passed_over, told)
 
 
 def differing(size: Size) -> str:
-    """Return the rule that says which number of processors counts where a log has two."""
+    """Return the name of the rule about the number of processors that counts if a log has two."""
     if size == "requested":
         return "kept: as many processors as it asked for, though it was given others"
     return "kept: as many processors as it was given, though it asked for others"
@@ -101,12 +105,11 @@ def differing(size: Size) -> str:
 def clean(
     path: Path, records: Records, *, processors: int | None, conventions: Conventions
 ) -> tuple[Workload, Seconds, Cleaning]:
-    """Return the jobs that can be simulated on this number of processors (None: any), their waits, and what was done.
+    """Return the jobs that can be simulated on this number of processors (None for any), their waits, and the cleaning.
 
-    The waits are those in the real system (NaN: not known).
-    The jobs are sorted by time of submission, then by number. A run time of 0 stays unless another convention is asked
-    for: in a log with whole seconds it means less than half a second. Raise `BadTrace` if no job is left. The error
-    names the rules that took the jobs.
+    The waits are those in the real system, or NaN if they are not known. The jobs are sorted by time of submission,
+    then by number. A run time of 0 is kept unless another convention is set, because it means less than half a second
+    in a log with whole seconds. Raise `BadTrace` if no job is left. The error names the rules that removed the jobs.
     """
     met = [(f"left out: {rule}", count) for rule, count in records.passed_over]
     read = len(records.jobs) + sum(count for _, count in records.passed_over)
@@ -133,7 +136,7 @@ def clean(
 def _changed(
     jobs: Workload, processors: int | None, conventions: Conventions
 ) -> tuple[Workload, list[tuple[str, Mask]]]:
-    """Return the same jobs with what has to be changed, and the jobs that each change, or each choice, met."""
+    """Return the jobs with the necessary changes, and the jobs to which each change or choice applied."""
     is_zero, no_limit = jobs.run_s == 0, jobs.limit_s <= 0
     run_s = np.where(is_zero, 1.0, jobs.run_s) if conventions.zero_run_time == "second" else jobs.run_s
     limit_s = np.where(no_limit, np.maximum(run_s, 1.0), jobs.limit_s)
@@ -158,7 +161,8 @@ def _changed(
 
 
 def _unusable(records: Records, processors: int | None, conventions: Conventions) -> list[tuple[str, Mask]]:
-    """Return the rules that leave a job out, in their order. The first rule that a job meets counts."""
+    """Return the rules that leave a job out, in order, and the jobs of each. The first rule that matches a job
+    counts."""
     ran = records.jobs.run_s > 0
     rules = [
         ("one part of a job that another line sums up", records.ending == TraceEnding.PART),
@@ -182,7 +186,8 @@ def _unusable(records: Records, processors: int | None, conventions: Conventions
 
 
 def _far_from_the_others(submit_s: Seconds) -> Mask:
-    """Return which jobs were submitted at another time than most: one of them would make the log centuries long."""
+    """Return a mask of the jobs that were submitted far from the median time. A single one would make the log centuries
+    long."""
     if not len(submit_s):
         return np.zeros(0, bool)
     middle = (len(submit_s) - 1) // 2

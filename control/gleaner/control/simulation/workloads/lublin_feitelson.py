@@ -1,10 +1,9 @@
 """The workload model of Lublin and Feitelson, for its batch jobs.
 
-U. Lublin, D. G. Feitelson: The workload on parallel supercomputers: modeling the characteristics of rigid jobs,
-JPDC 63(11), 2003. The numbers and their meaning are those of the authors' own program at the Parallel Workloads
-Archive. The program tells how `arar` enters, where the daily cycle begins, and beyond which limit a run time or a gap
-is drawn again. The program states sizes for 128 processors. Here sizes are relative to the machine, as the program's
-notes tell to adapt them.
+U. Lublin, D. G. Feitelson: The workload on parallel supercomputers: modeling the characteristics of rigid jobs, JPDC
+63(11), 2003. The numbers and their meaning are those of the authors' own program in the Parallel Workloads Archive.
+That program shows how `arar` is applied, where the daily cycle begins, and above which limit a run time or a gap is
+drawn again. Its sizes are for 128 processors. Here sizes are relative to the machine, as the program's notes recommend.
 """
 
 import math
@@ -22,24 +21,25 @@ _BUCKETS = 48
 """The number of half hours in a day."""
 _BUCKET_S = _DAY_S / _BUCKETS
 _CYCLE_STARTS = 11
-"""The bucket in which the gamma distribution of the daily cycle begins: five in the morning, when fewest arrive."""
+"""The bucket in which the gamma distribution of the daily cycle begins. At five in the morning, the fewest jobs
+arrive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """The model's numbers. A docstring gives the model's own name for a number where it has one."""
+    """The model's numbers. A docstring gives the model's own name for a number if it has one."""
 
     serial: float = 0.2927
-    """The share of jobs of one processor."""
+    """The share of jobs with one processor."""
     power_of_two: float = 0.6686
-    """The share of all jobs that are parallel and a power of two."""
+    """The share of all jobs that are parallel and whose size is a power of two."""
     smallest_log2: float = 1.2
-    """`ulow`: the least parallel size. The extra 0.2 make two processors a little less likely."""
+    """`ulow`: the least parallel size. The extra 0.2 makes two processors a little less likely."""
     middle_below_largest_log2: float = 2.0
-    """`uhi - umed`, where `uhi` is the machine's size, and the two uniform distributions meet at `umed`. The batch jobs
-    have 7 and 5. The notes call anything from 1.5 to 3.5 sensible."""
+    """`uhi - umed`, where `uhi` is the machine's size, and the two uniform distributions meet at `umed`. For batch
+    jobs, they are 7 and 5. The notes call any difference from 1.5 to 3.5 sensible."""
     below_middle: float = 0.875
-    """`uprob`: the share of the lower of the two uniform distributions."""
+    """`uprob`: the probability of the lower of the two uniform distributions."""
     short_shape: float = 6.57
     """`a1`, `b1`: the gamma distribution of the natural logarithm of short run times."""
     short_scale: float = 0.823
@@ -47,15 +47,16 @@ class Parameters:
     """`a2`, `b2`: the gamma distribution of the natural logarithm of long run times."""
     long_scale: float = 0.0156
     short_per_processor: float = -0.003
-    """`pa`, `pb`: the share of short run times, `pa * size + pb`. It falls with the size."""
+    """`pa`, `pb`: the share of short run times is `pa * size + pb`, which decreases with the size."""
     short_share: float = 0.6986
     longest_log_s: float = 12.0
     """The longest run time (about two days). Longer ones are drawn again."""
     gap_shape: float = 6.0415
-    """`aarr`, `barr`: the gamma distribution of the natural logarithm of gaps between arrivals in the rush hours."""
+    """`aarr`, `barr`: the gamma distribution of the natural logarithm of gaps between arrivals in the rush hours of the
+    day."""
     gap_scale: float = 0.8531
     all_hours: float = 1.0519
-    """`arar`: the factor that makes gaps of the rush hours gaps of all hours. It multiplies their shape."""
+    """`arar`: the factor by which the shape is multiplied, so that the gaps of rush hours become those of all hours."""
     longest_gap_log_s: float = 13.0
     """The longest gap (about five days). Longer ones are drawn again."""
     cycle_shape: float = 6.1271
@@ -67,14 +68,14 @@ BATCH = Parameters()
 
 
 def sizes(count: int, processors: int, rng: Generator, model: Parameters = BATCH) -> Counts:
-    """Return the processors of `count` jobs: 1, or two-stage uniform in log2. Most sizes are powers of two."""
+    """Return the processors of `count` jobs, which are 1 or two-stage uniform in log2. Most sizes are powers of two."""
     largest = math.log2(processors)
     smallest = min(model.smallest_log2, largest)
     middle = max(largest - model.middle_below_largest_log2, smallest)
     is_low = rng.random(count) < model.below_middle
     log2 = np.where(is_low, rng.uniform(smallest, middle, count), rng.uniform(middle, largest, count))
     kind = rng.random(count)
-    # On a machine whose size is no power of two, no job of a power of two is as large as the machine.
+    # If the machine's size is not a power of two, no job whose size is a power of two fills the machine.
     power = np.minimum(np.floor(log2 + 0.5), math.floor(largest))
     log2 = np.where(kind < model.serial + model.power_of_two, power, log2)
     size = np.where(kind < model.serial, 1.0, np.floor(np.exp2(log2) + 0.5))
@@ -82,7 +83,7 @@ def sizes(count: int, processors: int, rng: Generator, model: Parameters = BATCH
 
 
 def run_times_s(processors: Counts, rng: Generator, model: Parameters = BATCH) -> Seconds:
-    """Return run times of jobs of these sizes: hyper-gamma in the logarithm, longer for larger jobs."""
+    """Return run times of jobs with these sizes. Their logarithm is hyper-gamma, and larger jobs run longer."""
     short = np.clip(model.short_per_processor * processors + model.short_share, 0, 1)
 
     def draw(which: NDArray[np.int64]) -> Seconds:
@@ -95,7 +96,7 @@ def run_times_s(processors: Counts, rng: Generator, model: Parameters = BATCH) -
 
 
 def gaps_s(count: int, rng: Generator, model: Parameters = BATCH) -> Seconds:
-    """Return the times between arrivals before the daily cycle is applied: log-gamma."""
+    """Return the times between arrivals before the daily cycle is applied. Their logarithm has a gamma distribution."""
 
     def draw(which: NDArray[np.int64]) -> Seconds:
         return rng.gamma(model.gap_shape * model.all_hours, model.gap_scale, len(which))
@@ -104,21 +105,22 @@ def gaps_s(count: int, rng: Generator, model: Parameters = BATCH) -> Seconds:
 
 
 def through_the_day_s(gaps: Seconds, model: Parameters = BATCH) -> Seconds:
-    """Return the instants at which jobs arrive, in seconds from midnight on.
+    """Return the instants at which jobs arrive, in seconds since the first midnight.
 
-    Time passes faster in busy half hours, by their share of the arrivals. Over a whole day the cycle changes nothing.
+    Gaps are shortened in busy half hours, according to their share of the arrivals. The length of a whole day stays the
+    same.
     """
     weight = daily_cycle(model)
     borders_s = np.arange(_BUCKETS + 1) * _BUCKET_S
     passed_s = np.concatenate(([0.0], np.cumsum(weight))) * _BUCKET_S
-    passed_s[-1] = _DAY_S  # the weights' mean is 1 but for rounding
+    passed_s[-1] = _DAY_S  # the weights' mean is 1 except for rounding
     day, rest_s = np.divmod(np.cumsum(gaps), _DAY_S)
     return np.asarray(day * _DAY_S + np.interp(rest_s, passed_s, borders_s))
 
 
 def daily_cycle(model: Parameters = BATCH) -> Seconds:
-    """Return for each half hour of a day how busy it is. 1 is the mean."""
-    from scipy.special import gammainc  # a quarter of a second to load, and only a synthetic workload needs it
+    """Return the weight of each half hour of a day, which shows how busy it is. The mean is 1."""
+    from scipy.special import gammainc  # takes a quarter of a second, and only synthetic workloads need it
 
     place = np.arange(_CYCLE_STARTS, _CYCLE_STARTS + _BUCKETS)
     edges = (np.append(place, _CYCLE_STARTS + _BUCKETS) - 0.5) / model.cycle_scale

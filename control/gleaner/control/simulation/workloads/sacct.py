@@ -1,20 +1,21 @@
-r"""Slurm's accounting as `sacct --parsable2` writes it: a header line that names the columns, then one line per job.
+r"""Slurm's accounting as `sacct --parsable2` prints it, with a header line that names the columns, and one line per
+job.
 
     TZ=UTC sacct --allusers --allocations --parsable2 --noconvert --starttime 2026-01-01 --endtime 2026-04-01 \
         --format JobIDRaw,Submit,Eligible,Start,ElapsedRaw,TimelimitRaw,AllocCPUS,NNodes,ReqMem,User,Account,State
 
-The columns may stand in any order, and others may stand beside them. Needed are JobIDRaw (each task of an array has its
-own), Submit, Start, ElapsedRaw (or Elapsed), TimelimitRaw (or Timelimit), State, and a column with a job's size:
+The columns can be in any order, and there can be others. The required ones are JobIDRaw (which differs for each task of
+an array), Submit, Start, ElapsedRaw (or Elapsed), TimelimitRaw (or Timelimit), State, and a column with a job's size:
 
-- AllocCPUS (or NCPUS) is what the job held. Where the job held nothing, ReqCPUS, what it asked for, is taken. On demand
-  it is the other way round.
-- Without either of these columns, NNodes is taken: then the sizes are nodes.
+- AllocCPUS (or NCPUS) is the number that the job held. If the job held none, ReqCPUS, the requested number, is used.
+  The convention `size` can reverse this order.
+- Without either of these columns, NNodes is used, and the sizes are numbers of nodes.
 
-The other columns may be left out. With End, a job that ended before it started is left out. Without Eligible a job is
-taken as ready when it was submitted. Without ReqMem a job has no memory. Without User and Account there is one user and
-one group. `TZ=UTC` keeps the hour in which a clock is set back from coming twice. Files of several months may follow
-each other: header lines after the first are skipped. The components of a heterogeneous job have numbers of their own,
-and are jobs of their own here.
+The other columns are optional. With End, jobs that ended before they started are left out. Without Eligible, a job
+counts as ready when it was submitted. Without ReqMem, a job has no memory. Without User and Account, there is one user
+and one group. `TZ=UTC` prevents the hour in which a clock is set back from occurring twice. Files of several months can
+be joined, because header lines after the first are skipped. The components of a heterogeneous job have separate
+numbers, and count as separate jobs here.
 """
 
 import functools
@@ -37,16 +38,17 @@ from gleaner.control.simulation.workloads.cleaning import UNKNOWN, Mask, Records
 from gleaner.control.simulation.workloads.trace_file import Blocks
 
 ASK = "ask sacct as docs/simulate/workloads.md does"
-"""The advice to a user whose file cannot be read. None of the columns there holds a text that users choose."""
+"""The advice to a user whose file cannot be read. None of the columns on that page contains a text that users
+choose."""
 _NEEDED = ("JobIDRaw", "Submit", "Start", "ElapsedRaw", "TimelimitRaw", "State")
 _SIZES = ("AllocCPUS", "ReqCPUS", "NNodes")
 _ALSO = {"NCPUS": "AllocCPUS", "Elapsed": "ElapsedRaw", "Timelimit": "TimelimitRaw", "AllocNodes": "NNodes"}
 """Other names of columns, and the columns that have the same content."""
 _DAY_S = 86400.0
 _NO_LIMIT_S = 365 * _DAY_S
-"""The limit that Slurm's own backfill assumes where neither the job nor its partition has one: a year."""
+"""The limit that Slurm's own backfill assumes if neither the job nor its partition has one, which is a year."""
 _PARTITION_LIMIT = -2.0
-"""The mark for a job with its partition's limit: the accounting does not say how long that limit is."""
+"""The mark for a job with its partition's limit, which the accounting does not show."""
 _RUNNING = {"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED"}
 _GIVEN_UP = {"CANCELLED", "DEADLINE", "REVOKED"}
 _REQUEUED = {"REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "PREEMPTED", "NODE_FAIL"}
@@ -54,7 +56,7 @@ _QUEUED_AGAIN_WITHIN_S = 3600.0
 """The longest time for which Slurm cleans the nodes of a run before it queues the job again."""
 _UNKNOWN_TIMES = {"Unknown", "None", "N/A", ""}
 _INVALID = "INVALID"
-"""Slurm's own word for a time that makes no sense, such as an end before the start."""
+"""Slurm's word for a time that makes no sense, such as an end before the start."""
 _MAY_BE_INVALID = ("Submit", "Eligible", "Start", "End", "ElapsedRaw", "TimelimitRaw")
 _NAMES = {"User", "Account", "Cluster"}
 _HOUR_S = 3600.0
@@ -63,7 +65,7 @@ _TIMES_1024 = {"": 1, "K": 1024, "M": 1024**2}
 _PER_PROCESSOR, _PER_NODE = 1.0, 2.0
 _OF = {"c": _PER_PROCESSOR, "n": _PER_NODE}
 _NUMBER = re.compile(r"\d{1,15}", re.ASCII)
-"""As many digits as float64 always holds."""
+"""The number of digits that float64 can always represent."""
 _COUNT = re.compile(r"(\d{1,9})([KM]?)", re.ASCII)
 _MEMORY = re.compile(r"(\d{1,15}(?:\.\d+)?)([KMGTP]?)([cn]?)", re.ASCII)
 _SPAN = re.compile(r"(?:(\d{1,7})-)?(\d{1,9}):(\d\d):(\d\d)", re.ASCII)
@@ -74,7 +76,7 @@ _EPOCH = datetime(1970, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The columns of some lines that are jobs, and the number of each line in the file."""
+    """The columns of the lines in a block that are jobs, and the number of each line in the file."""
 
     path: Path
     lines: list[int]
@@ -86,21 +88,22 @@ class _Log:
     """The columns of a log as numbers, block by block."""
 
     numbers: dict[str, list[Seconds]] = field(default_factory=dict[str, list[Seconds]])
-    """The blocks of each column. The column `ReqMem of` tells what each size of `ReqMem` is of."""
+    """The blocks of each column. The column `ReqMem of` shows whether each `ReqMem` is per processor, per node or per
+    job."""
     codes: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
-    """For each column of names: the number that stands for a name."""
+    """The numbers that stand for names, for each column of names."""
     passed_over: Counter[str] = field(default_factory=Counter[str])
     """The rules by which lines were left out, with their counts."""
 
     def column(self, name: str) -> Seconds:
-        """Return the whole column; `UNKNOWN` for each job where the file has no such column."""
+        """Return the whole column. If the file does not have it, the value is `UNKNOWN` for each job."""
         blocks = self.numbers.get(name)
         if blocks is None:
             return np.full(sum(map(len, self.numbers.get("JobIDRaw", []))), float(UNKNOWN))
         return np.concatenate(blocks)
 
     def owners(self, name: str) -> tuple[tuple[str, ...], Codes]:
-        """Return the names in a column, and for each job the place of its name.
+        """Return the names in a column, and the index of each job's name.
 
         The names are in alphabetical order, so that they do not depend on the order of the lines.
         """
@@ -117,8 +120,8 @@ def read_sacct(path: Path, lines: Blocks, *, size: Size) -> Records:
     """Return the jobs in the lines of a file.
 
     Their times are seconds since the midnight (UTC) before the first job was submitted. Job steps and jobs with invalid
-    times are left out. Of a job that was requeued only the last run is kept. Raise `BadTrace` with file, line and
-    column for a value that Slurm does not write.
+    times are left out. If a job was requeued, only its last run is kept. Raise `BadTrace`, with file, line and column,
+    for a value that Slurm does not write.
     """
     log = _Log()
     for block in _blocks(path, lines, log):
@@ -145,14 +148,14 @@ def _blocks(path: Path, blocks: Blocks, log: _Log) -> Iterator[_Block]:
             if row.count("|") != width - 1:
                 wrong = f"expected {width} columns as in the header, found {row.count('|') + 1}"
                 raise BadTrace(f"{path}, line {number}: {wrong}; a name may hold '|' or a line end: {ASK}")
-        # One split of all is much faster than one of each line.
+        # A single split of the whole block is much faster than one per line.
         texts = "|".join(rows).split("|") if rows else []
         block = _Block(path, numbers, {name: texts[place::width] for name, place in places.items()})
         yield _jobs(block, log)
 
 
 def _jobs(block: _Block, log: _Log) -> _Block:
-    """Return the block without the lines that are no jobs, or whose times nobody knows. They are counted.
+    """Return the block without the lines that are not jobs or whose times are not known. These lines are counted.
 
     `101.batch` and `101.0` are steps of job 101.
     """
@@ -173,9 +176,10 @@ def _without(rule: str, is_met: Sequence[bool], block: _Block, log: _Log) -> _Bl
 
 
 def _places(path: Path, line: int, header: Sequence[str]) -> dict[str, int]:
-    """Return the place of each column that is used. Raise `BadTrace` if the header lacks a column, or if there is none.
+    """Return the place of each column that is used. Raise `BadTrace` if the header lacks a column, or if there is no
+    header.
 
-    No column's name begins with a digit, and every job's number does.
+    Every job's number begins with a digit, and no column's name does.
     """
     if any(name[:1].isdecimal() for name in header):
         raise BadTrace(f"{path}, line {line}: the header with the columns' names is missing: {ASK}, without --noheader")
@@ -209,9 +213,10 @@ def _put(log: _Log, block: _Block, name: str) -> None:
 
 
 def _time_s(text: str) -> float:
-    """Return the seconds since 1970 of a date, or of such seconds (`SLURM_TIME_FORMAT=%s`); NaN if the text is none.
+    """Return the seconds since 1970 from a date or a number of seconds (`SLURM_TIME_FORMAT=%s`), or NaN for any other
+    text.
 
-    There was no Slurm before 1970.
+    Dates before 1970 are refused, because Slurm did not exist then.
     """
     if _DATE.fullmatch(text):
         try:
@@ -226,7 +231,7 @@ def _time_s(text: str) -> float:
 
 @functools.cache
 def _count(text: str) -> float:
-    """Return a number of processors or nodes; NaN if the text is none. By default Slurm writes 2048 as `2K`.
+    """Return a number of processors or nodes, or NaN for any other text. By default, Slurm writes 2048 as `2K`.
 
     >>> _count("2K")
     2048.0
@@ -240,7 +245,8 @@ def _job(text: str) -> float:
 
 
 def _span_s(text: str) -> float:
-    """Return seconds. The raw columns have plain seconds, the other columns `days-hours:minutes:seconds`.
+    """Return a duration in seconds. The raw columns contain seconds, and the other columns
+    `days-hours:minutes:seconds`.
 
     >>> _span_s("90"), _span_s("1-00:01:30")
     (90.0, 86490.0)
@@ -256,7 +262,7 @@ def _span_s(text: str) -> float:
 
 @functools.cache
 def _limit_s(text: str) -> float:
-    """Return a limit in seconds. The raw column has minutes.
+    """Return a limit in seconds. The raw column contains minutes.
 
     >>> _limit_s("90"), _limit_s("01:30:00")
     (5400.0, 5400.0)
@@ -272,7 +278,7 @@ def _limit_s(text: str) -> float:
 
 @functools.cache
 def _memory_mib(text: str) -> float:
-    """Return the MiB of a size with a unit; NaN if the text is no size.
+    """Return the MiB of a size with a unit, or NaN for any other text.
 
     The size is that of each processor (`c`), of each node (`n`) or of the whole job.
 
@@ -354,16 +360,16 @@ def _records(name: str, log: _Log, size: Size) -> Records:
 
 
 def _endings(ending: Seconds, is_without_start: Mask) -> Classes:
-    """Return how each job ended. A job that was queued again and has not started since is still waiting."""
+    """Return the end of each job. A job that was queued again and has not started since is still waiting."""
     waits = is_without_start & (ending == TraceEnding.REQUEUED)
     ended = is_without_start & (ending == TraceEnding.ENDED)
     return np.select([waits, ended], [TraceEnding.WAITING, TraceEnding.NEVER_STARTED], ending).astype(np.int8)
 
 
 def _sizes(log: _Log, size: Size) -> tuple[Counts, Counts, Mask]:
-    """Return the processors and the nodes of each job, and which jobs had two different numbers of processors.
+    """Return the processors and the nodes of each job, and a mask of the jobs with two different numbers of processors.
 
-    Where the file has no column of processors, the nodes stand for the processors.
+    If the file has no column of processors, the nodes count as processors.
     """
     allocated, requested, nodes = (log.column(column) for column in _SIZES)
     first, second = (requested, allocated) if size == "requested" else (allocated, requested)
@@ -375,9 +381,9 @@ def _sizes(log: _Log, size: Size) -> tuple[Counts, Counts, Mask]:
 
 
 def _with_partition_limits(limit_s: Seconds) -> tuple[Seconds, Mask]:
-    """Return the limits with those of partitions filled in, and which limits these are.
+    """Return the limits with those of partitions filled in, and a mask of the latter.
 
-    The limit of a partition is not in the accounting. The longest limit that a job has named stands for it.
+    The limit of a partition is not in the accounting, so the longest limit that a job has requested is used instead.
     """
     is_partitions = limit_s == _PARTITION_LIMIT
     named = limit_s[(limit_s > 0) & (limit_s < _NO_LIMIT_S)]
@@ -386,12 +392,13 @@ def _with_partition_limits(limit_s: Seconds) -> tuple[Seconds, Mask]:
 
 
 def _last_runs(records: Records, submitted_s: Seconds, end_s: Seconds) -> Records:
-    """Return only the last run of each job. Two jobs may have one number: Slurm begins again after its highest.
+    """Return only the last run of each job. Two jobs may have the same number, because Slurm reuses numbers after its
+    highest one.
 
-    Two lines with one number and one time of submission are one run, as in two files where it is in both. A job that
-    Slurm queues again gets a new time of submission, as soon as its nodes are free of it.
+    Two lines with the same number and time of submission are the same run, for example if it is in two joined files. A
+    job that Slurm queues again has a new time of submission, as soon as its nodes have been cleaned.
     """
-    lines = np.lexsort((submitted_s, records.jobs.job))  # the order of the file stays among equals
+    lines = np.lexsort((submitted_s, records.jobs.job))  # equal lines stay in the order of the file
     line, following = lines[:-1], lines[1:]
     after_s = submitted_s[following] - end_s[line]
     is_queued_again = (

@@ -1,11 +1,11 @@
-"""The Standard Workload Format, version 2.2, of the Parallel Workloads Archive: one line per job, 18 numbers per line.
+"""The Standard Workload Format, version 2.2, of the Parallel Workloads Archive, with one line of 18 numbers per job.
 
-Where the format offers two numbers for a job, this module takes:
+If the format has two numbers for the same property of a job, this module uses:
 
-- processors: requested (field 8), else allocated (field 5); on demand the other way round;
-- limit: requested time (field 9); where there is none, `cleaning` takes the run time;
-- memory: requested (field 10), else used (field 7). The file has KB for each processor; here it is MiB for the whole
-  job.
+- processors: requested (field 8), else allocated (field 5), or in reverse order by the convention `size`;
+- limit: requested time (field 9), or the run time if there is none (see `cleaning`);
+- memory: requested (field 10), else used (field 7). The file has KB per processor, which this module converts to MiB
+  for the whole job.
 """
 
 import re
@@ -48,14 +48,14 @@ _ENDINGS = {2: TraceEnding.PART, 3: TraceEnding.PART, 4: TraceEnding.PART, 5: Tr
 _COMMENT = re.compile(r"\s*;\s*(\w+)\s*:\s*(.*?)\s*$")
 _KB_PER_MIB = 1024.0
 _EXACT = 2.0**53
-"""The number above which float64 no longer has every whole number."""
+"""The number above which float64 cannot represent every whole number."""
 
 
 def read_swf(path: Path, blocks: Blocks, *, size: Size) -> tuple[Records, Mapping[str, str]]:
-    """Return the jobs in the lines of a file, and the value of each label of its header, such as `MaxProcs`.
+    """Return the jobs in the lines of a file, and the value of each label in its header, such as `MaxProcs`.
 
-    Where a label comes twice, the first counts.
-    Raise `BadTrace` with file, line and field for a line that is not 18 numbers.
+    If a label occurs twice, the first one counts. Raise `BadTrace`, with file, line and field, for a line that is not
+    18 numbers.
     """
     header: dict[str, str] = {}
     rows: list[NDArray[np.float64]] = []
@@ -64,7 +64,7 @@ def read_swf(path: Path, blocks: Blocks, *, size: Size) -> tuple[Records, Mappin
             for match in map(_COMMENT.match, lines):
                 if match:
                     header.setdefault(match[1], match[2])
-            # An empty line in place of a comment keeps the count of lines right.
+            # A comment is replaced by an empty line, so that lines are counted correctly.
             lines = ["\n" if line.lstrip().startswith(";") else line for line in lines]  # noqa: PLW2901
         rows.append(_numbers(path, first, lines)[:, _READ])
     whole = np.concatenate(rows) if rows else np.empty((0, len(_READ)))
@@ -74,7 +74,7 @@ def read_swf(path: Path, blocks: Blocks, *, size: Size) -> tuple[Records, Mappin
 def _numbers(path: Path, first: int, lines: list[str]) -> NDArray[np.float64]:
     """Return one row for each line that is not empty. Raise `BadTrace` for a bad line.
 
-    The fields that must be whole numbers are whole.
+    The fields that must be whole numbers are checked.
     """
     if not any(map(str.strip, lines)):
         return np.empty((0, len(FIELDS)))
@@ -90,7 +90,7 @@ def _numbers(path: Path, first: int, lines: list[str]) -> NDArray[np.float64]:
 
 
 def _bad_line(path: Path, first: int, lines: list[str]) -> BadTrace:
-    """Return an error that tells what is wrong with the first bad line. This is slow, so only a bad file comes here."""
+    """Return an error about the first bad line. This function is slow, so it is called only for a bad file."""
     for number, line in enumerate(lines, first):
         found = line.split()
         for place, (name, text) in enumerate(zip(FIELDS, found, strict=False)):
@@ -110,7 +110,7 @@ def _bad_line(path: Path, first: int, lines: list[str]) -> BadTrace:
 
 
 def _expected(text: str, *, is_whole: bool) -> str:
-    """Return what the text should have been; an empty text if nothing is wrong."""
+    """Return a description of the expected text, or an empty text if the given one is valid."""
     try:
         value = float(text)
     except ValueError:
@@ -155,6 +155,6 @@ def _of_two(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[
 
 
 def _names(numbers: NDArray[np.float64]) -> tuple[tuple[str, ...], Codes]:
-    """Return the names, and for each job the place of its name. The format's numbers are kept as the names."""
+    """Return the names, and the index of each job's name. The numbers in the format are used as names."""
     values, codes = np.unique(numbers, return_inverse=True)
     return tuple("unknown" if value < 0 else f"{value:.0f}" for value in values), codes.astype(np.int32)

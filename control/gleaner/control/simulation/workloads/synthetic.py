@@ -1,7 +1,7 @@
-"""Synthetic workloads, and the distributions from which a scenario has sizes, run times and other values drawn.
+"""Synthetic workloads, and the distributions from which sizes, run times and other values of a scenario are drawn.
 
-Jobs are drawn first, then they get arrival times, at a rate that gives the load asked for. Times are whole seconds, as
-in logs. The same settings, machine and seed give the same workload.
+Jobs are drawn first, and then given arrival times at a rate that results in the requested load. Times are whole
+seconds, as in logs. The same settings, machine and seed always give the same workload.
 """
 
 import math
@@ -32,7 +32,7 @@ class Constant(SettingsTable):
 
 
 class Exponential(SettingsTable):
-    """The exponential distribution, which is without memory."""
+    """The exponential distribution, which is memoryless."""
 
     kind: Literal["exponential"] = "exponential"
     mean: float = Field(gt=0)
@@ -43,7 +43,7 @@ class Exponential(SettingsTable):
 
 
 class LogNormal(SettingsTable):
-    """A distribution whose logarithm is normal. `mean` and `deviation` are those of the values themselves."""
+    """The log-normal distribution. `mean` and `deviation` are those of the values, not of their logarithms."""
 
     kind: Literal["lognormal"] = "lognormal"
     mean: float = Field(gt=0)
@@ -56,7 +56,7 @@ class LogNormal(SettingsTable):
 
 
 class Uniform(SettingsTable):
-    """Values anywhere between `low` and `high`. Both ends are included where whole numbers are asked for."""
+    """The uniform distribution between `low` and `high`. For whole numbers, both ends are included."""
 
     kind: Literal["uniform"] = "uniform"
     low: float = Field(ge=0)
@@ -92,17 +92,17 @@ COMMON_LIMITS_S: Seconds = np.array(
     [m * _MINUTE_S for m in (5, 10, 15, 20, 30, 45)]
     + [h * _HOUR_S for h in (1, 1.5, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 24, 36, 48)]
 )
-"""The limits that most users ask for, which are round: 20 values are the limits of about 90 % of the jobs (Tsafrir,
-Etsion, Feitelson: Modeling User Runtime Estimates, JSSPP 2005). These values are our choice. Beyond the last value,
-limits are whole days."""
+"""The round limits that most users request. In real logs, 20 values are the limits of about 90 % of the jobs (Tsafrir,
+Etsion, Feitelson: Modeling User Runtime Estimates, JSSPP 2005). These particular values are our choice. Beyond the last
+value, limits are whole days."""
 _REDRAWS = 1000
 
 
 class Source(StrEnum):
-    """The source from which the jobs come."""
+    """The source of the jobs."""
 
     DISTRIBUTIONS = "distributions"
-    """Sizes and run times, each drawn by itself."""
+    """Sizes and run times, which are drawn independently."""
     LUBLIN = "lublin"
     """The workload model of Lublin and Feitelson, with its daily cycle."""
     DRAWN = "drawn"
@@ -110,12 +110,12 @@ class Source(StrEnum):
 
 
 class LimitSettings(SettingsTable):
-    """`[workload.synthetic.limits]`: the limits that users ask for, made from the run times that they need."""
+    """`[workload.synthetic.limits]`: the limits that users request, derived from the run times of their jobs."""
 
     factor: Distribution = Constant(value=1)
-    """The factor that multiplies the run time to make the limit. A factor below 1 counts as 1."""
+    """The factor by which the run time is multiplied to give the limit. A factor below 1 counts as 1."""
     rounded: bool = True
-    """True if limits are rounded up to the next common value: 15 minutes, an hour, a day."""
+    """True if limits are rounded up to the next common value, such as 15 minutes, an hour or a day."""
 
 
 class OwnerSettings(SettingsTable):
@@ -135,9 +135,9 @@ class SyntheticSettings(SettingsTable):
     source: Source = Source.DISTRIBUTIONS
     jobs: int = Field(default=10_000, ge=1, le=10**8)
     load: float | None = Field(default=None, gt=0)
-    """The part of the machine that the jobs would use until the last job has come, if no job waited: 0.9 is 90 %.
-    Without a load all jobs are there at the start. Then the queue is always full, for a replay that lets in as many
-    jobs as it keeps waiting."""
+    """The part of the machine that the jobs would use until the last submission if no job waited. For example, 0.9 is
+    90 %. Without a load, all jobs are submitted at the start. The queue is then always full, for a replay with
+    `keep_waiting`."""
     seed: int = Field(default=0, ge=0)
     sizes: Distribution = Uniform(low=1, high=16)
     """The sizes of the jobs in processors. A size larger than the machine is drawn again."""
@@ -146,15 +146,15 @@ class SyntheticSettings(SettingsTable):
     owners: tuple[OwnerSettings, ...] = (OwnerSettings(user="all"),)
     memory_mib_per_processor: Distribution = Constant(value=0)
     preemptible: float = Field(default=0, ge=0, le=1)
-    """The share of jobs that may be killed and start over."""
+    """The share of jobs that can be killed and then start over."""
     checkpointable: float = Field(default=0, ge=0, le=1)
-    """The share of jobs that may be saved."""
+    """The share of jobs that can be saved."""
 
 
 def make(settings: SyntheticSettings, machine: Machine, source: Workload | None = None) -> Workload:
-    """Return the workload that the settings describe. `source` is the trace whose jobs are drawn, if jobs are drawn.
+    """Return the workload that the settings describe. `source` is the trace from which jobs are drawn, if there is one.
 
-    Raise `BadScenario` if the settings and the machine cannot go together.
+    Raise `BadScenario` if the settings do not fit the machine.
     """
     rng = Generator(PCG64(settings.seed))
     match settings.source:
@@ -184,7 +184,8 @@ def drawn(source: Workload, jobs: int, rng: Generator) -> Workload:
 
 
 def described(settings: SyntheticSettings, size: Counts, run_s: Seconds, rng: Generator) -> Workload:
-    """Return jobs of these sizes and run times, all submitted at 0, with limits, owners and memory of the settings."""
+    """Return jobs with these sizes and run times, all submitted at 0, with limits, owners and memory from the
+    settings."""
     jobs = len(size)
     owner = _owners(settings, jobs, rng)
     users = tuple(sorted({entry.user for entry in settings.owners}))
@@ -208,7 +209,7 @@ def described(settings: SyntheticSettings, size: Counts, run_s: Seconds, rng: Ge
 
 
 def limits_s(run_s: Seconds, settings: LimitSettings, rng: Generator) -> Seconds:
-    """Return the limits that the jobs' users ask for, in seconds. No limit is shorter than its job's run time."""
+    """Return the limits that the jobs' users request, in seconds. No limit is shorter than the job's run time."""
     asked = np.ceil(run_s * np.maximum(settings.factor.draw(len(run_s), rng), 1))
     if not settings.rounded:
         return np.asarray(asked)
@@ -220,7 +221,7 @@ def limits_s(run_s: Seconds, settings: LimitSettings, rng: Generator) -> Seconds
 def with_classes(workload: Workload, *, preemptible: float, checkpointable: float, rng: Generator) -> Workload:
     """Return the same jobs, of which these shares are preemptible or checkpointable.
 
-    Raise `BadScenario` if the shares are more than 1 together.
+    Raise `BadScenario` if the sum of the shares is more than 1.
     """
     if preemptible + checkpointable > 1:
         raise BadScenario(
@@ -234,14 +235,14 @@ def with_classes(workload: Workload, *, preemptible: float, checkpointable: floa
 
 
 def span_s(workload: Workload, machine: Machine, load: float) -> float:
-    """Return the seconds in which the machine could do the jobs' work at this load."""
+    """Return the seconds that the machine would need for the jobs' work at this load."""
     return float((machine.units_asked(workload.processors) * workload.run_s).sum() / (machine.units * load))
 
 
 def arriving(workload: Workload, machine: Machine, *, load: float, rng: Generator) -> Workload:
     """Return the same jobs, submitted in a Poisson process.
 
-    The instants of submission are drawn uniformly from the time that makes the load.
+    The instants of submission are drawn uniformly from the time span that results in the load.
     """
     return _submitted(workload, np.sort(rng.uniform(0, span_s(workload, machine, load), len(workload))))
 
@@ -249,7 +250,7 @@ def arriving(workload: Workload, machine: Machine, *, load: float, rng: Generato
 def arriving_by_day(workload: Workload, machine: Machine, *, load: float, rng: Generator) -> Workload:
     """Return the same jobs, submitted as in the model of Lublin and Feitelson.
 
-    The model's gaps between submissions are stretched to make the load.
+    The model's gaps between submissions are scaled so that they result in the load.
     """
     gaps = lublin_feitelson.gaps_s(len(workload), rng)
     return _submitted(

@@ -1,4 +1,4 @@
-"""The text of a trace: its file in blocks of lines, compressed or not."""
+"""The text of a trace file, which can be compressed, in blocks of lines."""
 
 import codecs
 import gzip
@@ -22,25 +22,24 @@ _OTHERS = {
 """The first bytes of files that cannot be read, each with the name of their format."""
 _MIB = 1 << 20
 _BLOCK_BYTES = 8 * _MIB
-"""The size of a block: large enough that the cost of a block does not matter, small enough that its lines do not fill
-the memory."""
+"""The size of a block. It is large enough that the cost per block does not matter, and small enough that its lines do
+not fill the memory."""
 
 Progress = Callable[[int, int], None]
-"""A function that is told how much is done, and of how much."""
+"""A function that is called with the amount that is done and the total amount."""
 Blocks = Iterator[tuple[int, list[str]]]
 """Blocks of lines, each with the number of its first line. Lines count from 1."""
 
 
 def nobody(_done: int, _whole: int) -> None:
-    """Do nothing with the progress, for callers that do not show it."""
+    """Ignore the progress, for callers that do not show it."""
 
 
 def lines_of(path: Path, progress: Progress = nobody) -> Blocks:
-    """Yield all lines of a file in blocks. The file is read once, so it may be a pipe.
+    """Yield all lines of a file in blocks. The file is read only once, so it can be a pipe.
 
-    `progress` is told MiB of the file as it is on the disk, compressed or not. The file's first bytes, not its name,
-    tell whether it is compressed. Raise `BadTrace` if there is no such file, or if the file cannot be read or
-    uncompressed.
+    `progress` is called with MiB of the file as it is on the disk, compressed or not. The file's first bytes, not its
+    name, show whether it is compressed. Raise `BadTrace` if the file does not exist, or cannot be read or uncompressed.
     """
     with _failures(path), path.open("rb") as raw:
         first, whole_mib = 1, -(-os.fstat(raw.fileno()).st_size // _MIB)
@@ -51,7 +50,7 @@ def lines_of(path: Path, progress: Progress = nobody) -> Blocks:
         with gzip.open(raw) if beginning.startswith(_GZIP) else raw as file:
             while lines := file.readlines(_BLOCK_BYTES):
                 if first == 1:
-                    lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)  # as programs of Windows put it
+                    lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)  # Windows programs write it
                 yield first, list(map(_text, lines))
                 first += len(lines)
                 if whole_mib:
@@ -59,9 +58,10 @@ def lines_of(path: Path, progress: Progress = nobody) -> Blocks:
 
 
 def _text(line: bytes) -> str:
-    """Return a line as text. Logs have names and comments beyond ASCII: in UTF-8, or in old ones in Latin-1.
+    """Return a line as text. Names and comments in logs can contain more than ASCII, in UTF-8 or, in old logs, in
+    Latin-1.
 
-    In Latin-1 every byte is a character, so no line is ever refused for such a byte.
+    In Latin-1, every byte is a character, so no line is refused because of its bytes.
     """
     try:
         return line.decode()

@@ -1,4 +1,4 @@
-"""The reading of traces of all formats: other modules read traces only through this one."""
+"""The reading of traces in all formats. Other modules read traces only through this one."""
 
 import re
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from gleaner.control.simulation.workloads.trace_file import Blocks, Progress, li
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A cleaned log, and how large its machine is."""
+    """A cleaned log, and the size of its machine."""
 
     workload: Workload
     cleaning: Cleaning
     processors: int | None
-    """The processors that the machine has, as the header says. None if the header does not say."""
+    """The number of the machine's processors according to the header, or None if it has none."""
     wait_s: Seconds
-    """The time that each job of the workload waited in the log; NaN where that is not known."""
+    """The time that each job of the workload waited in the log, or NaN if it is not known."""
 
 
 def read(
@@ -34,10 +34,9 @@ def read(
 ) -> Trace:
     """Return the jobs of a file that can be simulated.
 
-    The file is in Standard Workload Format or comes from `sacct --parsable2`.
-    `processors` is the size of the simulated machine. Larger jobs are left out. Without `processors` the size that the
-    header states is taken, if there is one. `progress` is told MiB. Raise `BadTrace` if the file has neither format, if
-    a line is not what it should be, or if no job fits.
+    The file is in Standard Workload Format or comes from `sacct --parsable2`. `processors` is the size of the simulated
+    machine. Larger jobs are left out. Without `processors`, the size in the header is used, if there is one. `progress`
+    is called with MiB. Raise `BadTrace` if the file has neither format, if a line is malformed, or if no job fits.
     """
     blocks = lines_of(path, progress)
     is_sacct, looked_at = _is_sacct(path, blocks)
@@ -92,6 +91,7 @@ def _is_number(text: str) -> bool:
 
 
 def _positive(text: str | None) -> int | None:
-    """Return the positive number with which a header's value starts; None if there is none. -1 and 0 mean unknown."""
+    """Return the positive number with which a header's value starts, or None if there is none. -1 and 0 mean
+    unknown."""
     number = re.match(r"[0-9]{1,15}(?=\s|$)", text or "")
     return int(number[0]) or None if number else None
