@@ -41,8 +41,8 @@ class Example:
 
 
 def blocks(text: str, language: str) -> list[str]:
-    """Return the blocks of code in this language, without their indentation."""
-    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    """Return the blocks of code in this language that are not indented."""
+    return re.findall(rf"^```{language}\b[^\n]*\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
 
 def commands(text: str, program: str) -> Iterator[str]:
@@ -71,7 +71,7 @@ def _of_each_index(
 def shown_file(page: str, name: str) -> str | None:
     """Return the content of a file that a page shows in the block of code after its name; None if it shows none."""
     text = (ROOT / page).read_text()
-    found = re.search(rf"`{re.escape(name)}`[^`]*?:\n\n```\w+\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    found = re.search(rf"`{re.escape(name)}`[^`]*?:\n\n```\w+[^\n]*\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
     return None if found is None else found[1]
 
 

@@ -140,6 +140,20 @@ def test_the_pages_in_docs_are_short_altogether_and_their_english_is_plain() -> 
     assert sum(odd.values()) * 1000 <= MOST_ODD_IN_1000_WORDS * words, odd
 
 
+@pytest.mark.parametrize(("name", "page"), EACH_PAGE, ids=doc_pages.NAMES)
+def test_each_block_of_commands_names_the_files_that_run_them_or_is_site_specific(name: str, page: Path) -> None:
+    """A named file has each verb of `glean`, unless it types what pages show. Indented blocks have no commands."""
+    text = page.read_text()
+    for language, named, code in re.findall(r"^ *```(\w*)(.*)\n((?:.*\n)*?) *```$", text, re.MULTILINE):
+        texts = "".join((ROOT / word).read_text() for word in named.split() if word != "site-specific")
+        verbs = () if "doc_pages" in texts else re.findall(r"^(?:\$ )?glean ([a-z]+)", code, re.MULTILINE)
+        is_typed = language in {"sh", "bash", "console"} or re.search(r"^ *\$ ", code, re.MULTILINE)
+        if is_typed and "site-specific" not in named:
+            missing = [verb for verb in verbs if not re.search(rf"\b{verb}\b", texts)]
+            assert (texts != "", missing) == (True, []), f"{name}: {named} does not run\n{code}"
+    assert not re.search(r"^ {4}(?:glean|apt|docker|sacctmgr|scontrol|systemctl) ", _without_code(text), re.MULTILINE)
+
+
 def test_the_version_is_the_same_wherever_it_stands() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     for name, line in (

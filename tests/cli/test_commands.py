@@ -260,5 +260,6 @@ def test_what_failed_is_found_and_removed(harness: CliHarness) -> None:
     assert "exit code 1" in harness.good("campaign", "show", "2")
     assert "two" in harness.good("rm", str(row["id"]))
     harness.good("rm", "--campaign", "1", "--yes")
+    assert "node hours in " in harness.good("report")
     assert json.loads(harness.good(*wanted))["total"] == 0
     assert [row["name"] for row in json.loads(harness.good("campaigns", "--json"))["campaigns"]] == ["two"]

@@ -40,7 +40,8 @@ def nodes(admin: CliHarness) -> Generator[FakeCluster]:
 @pytest.mark.slow
 def test_a_drain_says_what_happened_to_what_was_there(admin: CliHarness, nodes: FakeCluster) -> None:
     nodes.run("11", "n1", kind=JobClass.CHECKPOINTABLE)
-    out = admin.good("drain", "n[1-2]")
+    assert "n1, n2 could be drained. Nothing was done" in admin.good("drain", "--dry-run", "n[1-2]")
+    out = admin.good("drain", "n[1-2]", "--leave-others")
     assert "is asked to save itself" in out
     assert "n1, n2: empty after" in out
     assert nodes.marked == {"n1", "n2"}

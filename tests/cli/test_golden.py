@@ -27,7 +27,6 @@ from tests.cli.test_simulate import TRACE
 
 from gleaner.control.cli import app
 
-WRITES = os.environ.get("GLEANER_TESTS") == "golden"
 GOLDEN = Path(__file__).with_name("golden")
 END: dict[str, Any] = {"state": "Complete", "outcome": "failed", "exit_code": 3, "ended_s": 1.6e9}
 ALONE: dict[str, Any] = {"id": 1234, "campaign": None, "index": None, "node": None, "name": "Zµµ\x1b[2J", "held": True}
@@ -273,6 +272,14 @@ def test_what_is_printed_is_what_was_printed_before(name: str, answers: dict[str
         Path(file).write_text(text)
     found = "\n".join(map(shown, case.commands))
     path = GOLDEN / f"{name}.txt"
-    if WRITES:
+    if os.environ.get("GLEANER_TESTS") == "golden":
         path.write_text(found)
     assert found == path.read_text()
+
+
+def test_outputs_are_stored_on_demand(answers: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = (GOLDEN / "drain.txt").read_text()
+    monkeypatch.setenv("GLEANER_TESTS", "golden")
+    monkeypatch.setitem(globals(), "GOLDEN", tmp_path)
+    test_what_is_printed_is_what_was_printed_before("drain", answers)
+    assert (tmp_path / "drain.txt").read_text() == stored

@@ -118,7 +118,9 @@ def test_a_new_site_needs_four_commands(admin: CliHarness, tmp_path: Path) -> No
     while "door=people" not in (line := running.stderr.readline()):
         assert line, "control has ended"
     assert site.good("submit", "--image", "a", "--group", "atlas") == "job 1\n"
+    assert site.good("control", "backup", "before").startswith("before: ")
     running.terminate()
     _, err = running.communicate(timeout=30)
     assert running.returncode == 0
     assert "Traceback" not in err
+    assert "1 in all are not at their end" in site.good("control", "restore", "before", "--replace")

@@ -1,4 +1,4 @@
-"""`glean simulate tune`, the real command on the project's own trace."""
+"""`glean simulate tune`, and each command of the simulator that a page shows, on the project's own trace."""
 
 import json
 import os
@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests import doc_pages
 from tests.simulation.shipped import PATH
 
 from gleaner.control.cli import app
@@ -102,3 +103,26 @@ def test_ctrl_c_prints_what_is_known() -> None:
     assert "Agents of 30 min, with preemption: regular jobs wait" in out
     assert "of 5000 histories are in this answer" in shown
     assert "Traceback" not in shown
+
+
+@pytest.mark.extended
+def test_the_commands_of_the_pages_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of our trace stands for each log. Where no job waits in it, `tune` needs a limit in seconds."""
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    pages = [page.read_text() for page in doc_pages.PAGES]
+    typed = {each for page in pages for each in doc_pages.commands(page, "(?:zcat|glean simulate)") if ".gz" in each}
+    assert len(typed) == 8
+    for command in typed:
+        log = next(word for word in command.split() if word.endswith(".gz"))
+        few = " --wait-limit 1h --lengths 1h --seeds 2 --workers 1" if " tune " in command else ""
+        script = f"zcat {PATH} | head -n 300 | gzip >{log}\n{command}{few}"
+        subprocess.run(["bash", "-ec", script], cwd=tmp_path, check=True, timeout=300)
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(600)
+def test_the_page_for_admins_installs_what_the_simulator_needs(tmp_path: Path) -> None:
+    page = (doc_pages.ROOT / "docs" / "admin" / "evaluate.md").read_text()
+    (install,) = doc_pages.commands(page, "python3.11 -m venv")
+    install = install.replace("python3.11", sys.executable).replace(".[", f"{doc_pages.ROOT}[")
+    subprocess.run(["bash", "-ec", f"{install}\nglean simulate run {PATH}"], cwd=tmp_path, check=True, timeout=600)

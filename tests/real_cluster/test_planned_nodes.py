@@ -4,6 +4,7 @@ import json
 
 import pytest
 from demo import cluster
+from tests import doc_pages
 from tests.real_cluster import cluster_harness
 from tests.real_cluster.cluster_harness import has_started, submit_pi, wait_running
 
@@ -68,3 +69,6 @@ def test_a_wide_job_takes_its_planned_nodes_from_agents_within_the_grace_time_an
 
     found = cluster.until("the report to show the job", report, timeout_s=40)
     assert (found["jobs"], found["sum_s"]) == (before["jobs"] + 1, before["sum_s"] + delay_s)
+    asked = doc_pages.blocks((doc_pages.ROOT / "docs" / "simulate" / "start.md").read_text(), "sh")[0]
+    asked = asked.replace("2026-01-01 --endtime 2026-04-01", "now-2hours")
+    assert f"\n{busy}|" in cluster.run("head", "sh", "-c", f"cd /tmp\n{asked}zcat jobs.txt.gz")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from demo import cluster
 from demo.entitlements import USERS_FOLDER
+from tests import doc_pages
 from tests.real_cluster import slurm_admin_harness as s
 
 pytestmark = [pytest.mark.cluster, pytest.mark.extended, pytest.mark.timeout(1200)]
@@ -189,10 +190,7 @@ def alices_home() -> Iterator[str]:
 
 
 def test_the_users_guides_script_that_saves_itself_goes_on_where_it_was(alices_home: str) -> None:
-    guide = (
-        (cluster.ROOT / "docs" / "user" / "user-jobs.md").read_text().partition("\n## A program that saves itself")[2]
-    )
-    script = guide.split("```")[1].removeprefix("sh\n")
+    script = doc_pages.blocks((doc_pages.ROOT / "docs" / "user" / "user-jobs.md").read_text(), "sh")[1]
     home = alices_home
     options = ("--partition=shared", f"--chdir={home}")
     job = cluster.sbatch(*options, script=script, output=f"{home}/%j.out")

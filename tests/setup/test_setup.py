@@ -130,6 +130,14 @@ def test_the_certificate_is_of_each_host_and_made_again_for_another(root: Path) 
     assert tree(root) == made
 
 
+@pytest.mark.parametrize("role", ["node", "client"])
+def test_a_machine_joins_with_the_file_of_controls_machine_from_stdin(root: Path, role: str) -> None:
+    assert setup(root, *CONTROL) == 0
+    words = (Path(sys.executable).with_name("glean"), "setup", role, "--from", "/dev/stdin", "--yes", "--root", root)
+    subprocess.run(words, input=(root / "etc/gleaner/join.json").read_bytes(), check=True, timeout=60)
+    assert "https://head.site:8642" in (root / "etc/gleaner/setup.json").read_text()
+
+
 def test_settings_follow_the_answers_unless_an_admin_has_changed_them(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

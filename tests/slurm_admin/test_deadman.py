@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests import doc_pages
 from tests.slurm_admin import facts
 
 from gleaner.control.slurm import snapshot
@@ -206,6 +207,18 @@ def test_for_good_no_job_carries_our_mark_any_more(tmp_path: Path, deadman: Modu
     assert ["--states=PENDING" in line for line in asked] == [True, False]
     head.switch()
     assert f"JobId=40 AdminComment={deadman.LET_GO}" not in "".join(head.told), "the switch leaves what runs alone"
+
+
+def test_the_files_of_the_page_are_put_in_place_and_taken_away(tmp_path: Path) -> None:
+    """Its `install` and `rm`, below a folder. The other lines change accounts, Slurm and systemd."""
+    for folder in ("etc/gleaner", "etc/systemd/system"):
+        (tmp_path / folder).mkdir(parents=True)
+    page = (doc_pages.ROOT / "docs" / "admin" / "entitlements.md").read_text()
+    for program, files in (("install", 5), ("rm /etc.*", 0)):
+        lines = "\n".join(doc_pages.commands(page, program))
+        script = lines.replace(" /etc/", f" {tmp_path}/etc/").replace(" /usr/", f" {tmp_path}/usr/")
+        subprocess.run(["bash", "-ec", script], cwd=doc_pages.ROOT, check=True, timeout=60)
+        assert sum(path.is_file() for path in tmp_path.rglob("*")) == files
 
 
 def test_for_good_nothing_is_done_while_control_enforces_entitlements(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ told sh -c 'cmp $(find "$0"/results -name pi.txt) twin/pi.txt && echo "the same 
 told glean doctor control --patience 600
 told glean doctor node --patience 600
 told scontrol update PartitionName=gleaner State=DOWN
-told scancel --user gleaner
+told scancel -p gleaner
 until_is 300 sh -c '! squeue --noheader --user gleaner | grep -q .'
 told cp slurm.conf.before /etc/slurm/slurm.conf
 told systemctl restart slurmctld slurmd
