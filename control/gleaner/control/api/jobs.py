@@ -1,4 +1,4 @@
-"""The routes for users' jobs, which submit, list, show, hold, release, cancel and migrate them, among others.
+"""The routes that submit, list, show, hold, release, cancel and migrate users' jobs, and a few others.
 
 A user sees the jobs of the user's group, and can change the jobs that the user has submitted. A manager can change all
 jobs of the group. An admin can change all jobs.

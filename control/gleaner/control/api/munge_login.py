@@ -67,7 +67,7 @@ class Once:
 
 
 class MungeLogin:
-    """Identifies callers by munge."""
+    """The login that identifies callers by munge."""
 
     def __init__(self, settings: MungeSettings) -> None:
         self._settings = settings

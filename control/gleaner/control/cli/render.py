@@ -151,7 +151,7 @@ def remark(text: str) -> None:
 
 
 def progress(text: str, standings: Iterable[Standing], counts: Callable[[Standing], Sequence[Any]]) -> Standing:
-    """Draw a bar on a terminal while the standings arrive. Return the last standing; there is at least one.
+    """Draw a bar on a terminal while the standings arrive. Return the last standing. There is at least one.
 
     `counts` returns the arguments of `steps` for a standing.
     """

@@ -94,7 +94,7 @@ class HttpServer:
         self._server = uvicorn.Server(config)
 
     def run(self, door: str) -> None:
-        """Serve until `stop`, SIGTERM or SIGINT."""
+        """Serve requests until `stop` is called, or until SIGTERM or SIGINT."""
         _log.info("listening", door=door, address=self.address, tls=self._server.config.is_ssl)
         self._server.run(sockets=[self._listener])
 

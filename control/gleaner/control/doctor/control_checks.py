@@ -108,7 +108,7 @@ def steps(look: Look) -> Finding:
 
 
 def problem(look: Look) -> str:
-    """Return control's own report of a fault between it and its agents or Slurm, or "" if there is none."""
+    """Return control's own report of a fault between control and its agents or Slurm, or "" if there is none."""
     with suppress(Unread):
         answer = look.answer_with_token("/v1/nodes")
         return one_line(str(answer.values.get("problem") or "")) if answer.status == 200 else ""

@@ -202,7 +202,7 @@ class Look:
 
     @property
     def privileged(self) -> config.Config:
-        """Return the settings of root's programs."""
+        """Return the settings of the programs that run as root."""
         path = self.at(config.CONFIG_FILE)
         try:
             return config.load(str(path))
@@ -266,7 +266,8 @@ class Look:
     def health(self) -> connection.HttpAnswer:
         """Return control's answer to `/health`, which needs no token.
 
-        While its database is slow, the request is repeated for half of the time, because a busy machine is not a fault.
+        While control's database is slow, the request is repeated for half of the look's time, because a busy machine is
+        not a fault.
         """
         return self.once("health", self._ask_health)
 

@@ -1,4 +1,4 @@
-"""The clocks of nodes. An agent and control agree on the end of a round only if their clocks do. Pure."""
+"""The clocks of nodes. An agent and control agree on the end of a round only if their clocks agree. Pure."""
 
 from collections.abc import Mapping
 

@@ -84,7 +84,8 @@ class Then(Enum):
     HOLD_CAMPAIGN = "hold campaign"
     """The jobs of its campaign that have not begun are held as well, because they use the same image."""
     HOLD_NEW_CAMPAIGN = "hold new campaign"
-    """Its whole campaign is held if none of its jobs has computed. Reports about the other jobs count as well."""
+    """The job's whole campaign is held if none of the campaign's jobs has computed. Reports about the other jobs count
+    as well."""
     SET_ASIDE = "set aside"
     """The checkpoint is broken, so the previous one counts."""
 

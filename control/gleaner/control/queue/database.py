@@ -44,8 +44,8 @@ _WIRE: dict[str, Any] = {
     "keepalives_interval": 1,
     "keepalives_count": int(BUSY_TIMEOUT_S / 2),
 }
-"""With these options, a server that has vanished from the network is noticed within the same time, whether or not data
-was being sent."""
+"""With these options, a server that has vanished from the network is noticed within `BUSY_TIMEOUT_S` seconds, whether
+or not data was being sent."""
 _WAS_IDLE = "25P03"
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _WRITER = "gleaner_writer"

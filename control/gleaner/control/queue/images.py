@@ -161,7 +161,7 @@ def _name(db: Connection, image: ImageRow) -> None:
 
 def remove(db: Connection, group: str, name: str) -> None:
     """Remove the name. Raises `NotFound`, and `Conflict` while an unended job of the group needs the image."""
-    # Locked first, so that a concurrent submission waits, or is counted.
+    # The name is locked first, so that a concurrent submission waits, or is counted.
     db.execute(select(IMAGE.c.name).where(_is(group, name)).with_for_update())
     found = row(db, group, name)
     if found.jobs:

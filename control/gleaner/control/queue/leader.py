@@ -81,7 +81,7 @@ def read_clock(db: Connection, now: ColumnElement[float]) -> float:
 
 
 def try_lead(db: Connection, holder: str, *, now: ColumnElement[float], term_s: float) -> Term | None:
-    """Begin to lead for `term_s`, or renew the term of a leader. Return None if another program leads."""
+    """Begin to lead for `term_s` seconds, or renew the term of a leader. Return None if another program leads."""
     again = update(LEADER).where(_MINE, LEADER.c.holder == holder).values(until_s=now + term_s)
     epoch = db.execute(again.returning(LEADER.c.epoch)).scalar_one_or_none()
     if epoch is None:
