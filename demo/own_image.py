@@ -83,7 +83,7 @@ def main() -> int:
 
 
 def show(server: web_server.WebServer, wanted: Sequence[reference.Wanted], began_s: float) -> int:
-    """Push, submit, migrate and compare. Return the exit status."""
+    """Push the images, submit and migrate the runs, and compare the results. Return the exit status."""
     with ThreadPoolExecutor(max_workers=len(wanted)) as beside:
         whole = [beside.submit(uninterrupted, run) for run in wanted]
         make_files()
