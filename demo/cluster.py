@@ -391,9 +391,7 @@ def _client() -> httpx.Client:
 
 
 def _admin_token() -> str:
-    token = run(
-        "head", "sh", "-c", "cat ~/.config/gleaner/token"
-    )  # the token of root, made by `glean setup control`
+    token = run("head", "sh", "-c", "cat ~/.config/gleaner/token")  # the token of root, made by `glean setup control`
     run(
         "head", "sh", "-c",
         f"umask 077; mkdir -p $(dirname {TOKEN_FILE}) && {{ test -s {TOKEN_FILE} || cat >{TOKEN_FILE}; }} && "

@@ -38,7 +38,8 @@ ImagePath = Annotated[ImageName, Path(description="The group's name for the imag
 
 @router.get("", responses=documented(422))
 def list_images(caller: User, group: Group = None) -> tuple[ImageRow, ...]:
-    """Return the images of the caller's group and the published ones. Admins see those of all groups or of one."""
+    """Return the images of the caller's group and the published ones. Admins see the images of all groups, or of one
+    group."""
     only = caller.acts_for(group) if group is not None or caller.group is not None else None
     with caller.reading() as db:
         return images.rows(db, only) + (() if only is None else images.rows(db, EVERYBODY))

@@ -235,7 +235,7 @@ def list_jobs(caller: User, wanted: Annotated[JobFilter, Query()]) -> JobList:
 
 @router.get("/{job}", responses=documented(404, 422))
 def show(caller: User, job: JobPath) -> JobDetail:
-    """Return all known facts of one job, and the reason if it waits."""
+    """Return all known facts of one job, and the reason why it waits, if it does."""
     with caller.reading() as db:
         user_job(caller, db, job)
         detail = queries.job_detail(db, job, keep_s=caller.state.settings.outputs.keep_s)

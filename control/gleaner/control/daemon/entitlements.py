@@ -1,4 +1,5 @@
-"""The entitlements loop. It takes a snapshot of the owners' partitions, lets the policy decide, and acts.
+"""The entitlements loop. It takes a snapshot of the owners' partitions, lets the policy decide, and carries out its
+decisions.
 
 In a dry run, the decisions are only recorded.
 

@@ -295,7 +295,7 @@ class Provisioning:
             _log.info("pending agent withdrawn", agent=each.name, reason=each.why.value)
 
     def _submit_all(self, actions: Plan, now_s: float) -> None:
-        """Submit as many of the planned agents as fit into the time of a poll.
+        """Submit as many of the planned agents as fit into one interval between polls.
 
         A failure ends the submissions of this round.
         """

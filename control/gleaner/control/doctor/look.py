@@ -159,8 +159,7 @@ class Look:
         return answer
 
     def is_refused(self, path: Path, access: str) -> bool:
-        """Return True if the service account cannot use a path in this way (`r` or `w`); False also if this is
-        unknown."""
+        """Return True if the service account is known to lack this access (`r` or `w`) to a path."""
         try:
             return self.run_as_account("test", f"-{access}", str(path)).status != 0
         except Unread:

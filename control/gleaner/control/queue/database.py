@@ -114,7 +114,7 @@ def _sqlite(url: URL) -> Engine:
 
 @contextmanager
 def transaction(engine: Engine) -> Generator[Connection]:
-    """Run one transaction that writes. It is committed at the end, or rolled back if an exception leaves it.
+    """Run one transaction that can write. It is committed at the end, or rolled back if an exception leaves it.
 
     On SQLite, the transaction holds the write lock from its beginning, so its reads stay valid. Raises `QueueBusy` or
     `SchemaMismatch`.

@@ -42,7 +42,7 @@ class QueueBusy(QueueError):
 
 
 class NotLeading(QueueBusy):
-    """The program does not lead, and only the leader writes. Nothing was changed."""
+    """The program does not lead, and only the leader writes to the queue. Nothing was changed."""
 
 
 class SchemaMismatch(QueueError):

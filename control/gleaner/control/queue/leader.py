@@ -1,5 +1,5 @@
-"""The leader is the one control program that writes. A lock with a term in the queue's database decides which program
-leads.
+"""The leader is the one control program that writes to the queue. A lock with a term in the queue's database decides
+which program leads.
 
 A program that begins to lead receives an *epoch*, a number that is higher than that of every earlier leader. The leader
 names its epoch at the beginning of each transaction that writes (`holds`). A program that was stopped, or that waited

@@ -1,4 +1,5 @@
-"""Queries for jobs, campaigns, agents and their free room, and the resources of each group. No function here writes."""
+"""Queries for jobs, campaigns, agents and their free room, and the resources of each group. No function here changes
+the database."""
 
 import math
 from collections import Counter

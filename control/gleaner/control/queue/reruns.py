@@ -28,8 +28,8 @@ _ENDED_BADLY = JOB.c.outcome.in_((Outcome.FAILED, Outcome.CANCELLED))
 
 
 def rerun(db: Connection, job: int, change: Rerun, *, rules: SubmissionRules, by: str, now_s: float) -> None:
-    """Run one job again. Raises `Conflict` if it has succeeded or has not ended, and otherwise as `rerun_campaign`
-    does."""
+    """Run one job again. Raises `Conflict` if the job has succeeded or has not ended, and also the errors of
+    `rerun_campaign`."""
     campaign = db.execute(select(JOB.c.campaign).where(JOB.c.id == job)).scalar_one_or_none()
     if campaign is not None:
         campaign_rules.lock(db, campaign)

@@ -30,7 +30,7 @@ class SmallCache(Generic[K, V]):
         return value
 
     def put(self, key: K, value: V, *, fresh_s: float) -> None:
-        """Store a value that is valid for this time."""
+        """Store a value that is valid for `fresh_s` seconds."""
         self._entries.pop(key, None)
         while len(self._entries) >= self._at_most:
             del self._entries[next(iter(self._entries))]
