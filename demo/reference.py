@@ -23,7 +23,7 @@ RUNS = 12
 PROCESS = "hardqcd"
 SLICES = 4.2
 """The number of slices for which a job computes, if a slice is `computing_s` long, as on a machine with other work. On
-a quiet machine, slices compute for half as long again and processors are faster, but a job is still restored twice."""
+a quiet machine, slices compute for 1.5 times as long and processors are faster, but a job is still restored twice."""
 PER_NODE = 6
 TRIAL_EVENTS = 800
 

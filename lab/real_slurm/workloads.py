@@ -11,7 +11,7 @@ from gleaner.control.simulation.workloads.synthetic import Exponential, LimitSet
 from lab.real_slurm.configuration import limits_s
 
 _SHARE_OF_NODES = 0.1
-"""The mean size of a synthetic job."""
+"""The mean size of a synthetic job, as a share of the nodes."""
 
 
 def made(machine: Machine, *, jobs: int, length_s: float, load: float, seed: int) -> Workload:

@@ -1,7 +1,7 @@
 """The container images that groups push. Routes push, list, show, remove and publish them.
 
 All users of a group can push images and use the images of the others. The user who has pushed an image, a manager of
-the group, and an admin can give its name to another image or remove it.
+the group, and an admin can give its name to another image, or remove the name.
 """
 
 from typing import Annotated, BinaryIO

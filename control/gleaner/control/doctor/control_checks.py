@@ -30,7 +30,7 @@ _CURES = (
     ("SSL", "there is no https at this address: is the address right, and does control have a certificate?"),
     ("", "is its address right, does control run and not hang, and does no firewall block its port?"),
 )
-"""Words in a connection's error, and the remedy."""
+"""Words in a connection's error, each with the remedy."""
 
 
 @check("settings", (CONTROL, CLIENT))

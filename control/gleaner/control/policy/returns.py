@@ -47,7 +47,8 @@ class Blame(StrEnum):
 
 
 def must_exclude(group_of: Mapping[int, str], *, was_excluded: bool) -> bool:
-    """Return True if the node on which these jobs failed in a row is to be excluded. All of them ran elsewhere.
+    """Return True if the node on which these jobs failed in a row is to be excluded. All of these jobs also ran
+    elsewhere.
 
     >>> must_exclude({1: "a", 2: "a", 3: "b"}, was_excluded=False), must_exclude({1: "a", 2: "b"}, was_excluded=False)
     (True, False)

@@ -1,4 +1,4 @@
-"""The kinds of nodes, and which of them fit together. They decide where a saved job can continue.
+"""The kinds of nodes, and the pairs of kinds that fit together. The pairs decide where a saved job can continue.
 
 A new kind is compared with all others once, when its first node registers. The result is stored, so that a claim only
 looks it up.

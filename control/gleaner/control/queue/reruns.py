@@ -42,7 +42,7 @@ def rerun(db: Connection, job: int, change: Rerun, *, rules: SubmissionRules, by
 def rerun_campaign(
     db: Connection, campaign: int, change: CampaignRerun, *, rules: SubmissionRules, by: str, now_s: float
 ) -> Sequence[int]:
-    """Run the failed jobs of a campaign again, or those with the given indices. Return the jobs.
+    """Run again the failed jobs of a campaign, or its jobs with the given indices. Return the jobs.
 
     Raises `Conflict` if one of them cannot run again, or if an image or an input that they need was removed, `NotFound`
     for an index that the campaign does not have, and `OverQuota` as a submission does.

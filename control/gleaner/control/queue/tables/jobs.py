@@ -110,7 +110,7 @@ class LaneKey(LaneWish):
 class LaneRecord(LaneKey, QueueRecord, table=True):
     """All waiting jobs that a claim treats alike.
 
-    A lane is never deleted, because `claims` skips lanes without waiting jobs.
+    A lane is never deleted. A lane without waiting jobs costs nothing, because `claims` skips it.
     """
 
     __tablename__ = "lane"
