@@ -2,7 +2,7 @@
 
 The user has a token for group physics and no other rights. The same image is pushed twice, as an archive from
 `docker save` and as a SIF file. There are two campaigns of two runs each. They read a steering file that the user
-sends, 100 MB of common input from a URL, and constants in a folder on the nodes, with limits on memory and time. All
+sends, 100 MB of common input from a URL, and constants in a folder on the nodes. Their memory and time are limited. All
 runs begin on one node. Then a regular job needs that node, and the runs continue on other nodes. At the end, each run
 is compared with the same run in Docker without interruption.
 """

@@ -107,7 +107,8 @@ def _changed(caller: Caller, job: int, act: Callable[[Connection], object]) -> J
 
 
 def _nodes_memory(db: Connection, known: Iterable[NodeOutlook]) -> frozenset[int]:
-    """Return the memory of the nodes and the part left for jobs, which a rounded request must not exceed."""
+    """Return the memory sizes that agents and nodes have for jobs. No request is rounded up beyond the next one of
+    these."""
     return queries.memory_offered(db) | {place.memory_mib for place in known}
 
 

@@ -19,8 +19,8 @@ The rules are those of OMFS (see below), which the simulator also implements. A 
   not count for its owner.
 - Only as many victims of a claim are preempted as the hourly ceiling allows. The rest of the room stays promised.
 
-Claims are decided first, in the order of submission, and again after each claim for which other jobs were vacated. All
-other jobs follow, those that were already released first.
+Claims are considered first, in the order of submission, and again after each claim for which other jobs were vacated.
+All other jobs follow, those that were already released first.
 
 The method is OMFS (Zvi and Oren, "Optimized Memoryless Fair-Share HPC Resources Scheduling using Transparent
 Checkpoint-Restart Preemption", 2021). Each owner is entitled to a part of the machine, can use more while others do not

@@ -52,7 +52,7 @@ def release(db: Connection, agent: str, *, now_s: float) -> None:
 
 
 def take(db: Connection, agent: str, *, lease_s: float, most_failures: int, now_s: float) -> Any | None:
-    """Assign the delivery that has waited longest to the agent. Return its row, or None if none is due.
+    """Assign to the agent the delivery that has waited longest. Return its row, or None if none is due.
 
     The row contains the job's group, its result's digest, and the part of its folder that is kept. A try without a
     report counts as one failure, so a delivery that takes longer than any agent lives is given up after `most_failures`

@@ -1,10 +1,10 @@
 """Retention: the removal of rows that are too old according to the settings.
 
 Jobs and their attempts stay, because reports count them. At the next pass, a removed job loses the rows that other jobs
-lose by age, and `storage_gc` deletes the files of results that are given up here. Rows are removed in small portions,
-between which other writers have their turn. After an interruption, the next pass examines everything again. Each query
-reads a limited number of rows by key, and the caller limits the size of each removal. Therefore neither keeps a writer
-waiting for long, however large the tables are.
+lose when they are old, and `storage_gc` deletes the files of results that are given up here. Rows are removed in small
+portions, between which other writers have their turn. After an interruption, the next pass examines everything again.
+Each query reads a limited number of rows by key, and the caller limits the size of each removal. Therefore neither
+keeps a writer waiting for long, however large the tables are.
 """
 
 import time

@@ -24,8 +24,8 @@ class NodeKindRecord(QueueRecord, table=True):
 
 
 class FitRecord(QueueRecord, table=True):
-    """A pair of kinds. Checkpoints from nodes of the first can be restored on nodes of the second. Each kind fits
-    itself."""
+    """A pair of kinds. Checkpoints from nodes of the first kind can be restored on nodes of the second kind. Each kind
+    fits itself."""
 
     __tablename__ = "fit"
     saved_on: int = Field(primary_key=True, foreign_key="kind.id")
