@@ -156,7 +156,8 @@ def _hold(ranks: Ranks | None, job: int, units: int) -> None:
 def _enter(book: InOrder, clock: Any, job: int, layer: AgentLog | None) -> bool:
     """Add a job to the queue. A decision is due if the job fits, or if agents must not delay it.
 
-    With ranks a decision is always due, because a job that becomes the first one changes which jobs may overtake.
+    With ranks a decision is always due, because a job that becomes the first one changes the set of jobs that can
+    overtake it.
     """
     _insert(book, job, float(clock.now_s), book.ranks)
     is_first = layer is not None and clock.waiting == 0
