@@ -38,8 +38,8 @@ class Arrivals(StrEnum):
 class _Published(Facts):
     load: float
     tolerance: float | None = None
-    """The percentage points by which our share without compaction can differ, if a job is placed on one node where
-    possible."""
+    """The accepted difference of our share without compaction, in percentage points, if a job is placed on one node
+    where possible."""
     full: tuple[float, float] | None = None
     mixed: tuple[float, float] | None = None
     empty: tuple[float, float] | None = None

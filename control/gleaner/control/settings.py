@@ -178,7 +178,7 @@ Factor = Annotated[float, Field(gt=0, le=MOST, allow_inf_nan=False)]
 
 
 def _at_most_all(entitled: Mapping[str, float], or_else: str) -> None:
-    """Raise `ValueError` if the parts exceed 100 % together, with an allowance for rounding.
+    """Raise `ValueError` if the parts together exceed 100 %, with an allowance for rounding.
 
     `or_else` is the end of the error message.
     """

@@ -364,8 +364,8 @@ def _may_go(state: _State) -> tuple[dict[str, Resources], ...]:
     """Return the resources that can be vacated on each node, in three entries, each of which includes those before it.
 
     The first entry contains the resources of agents, the second adds jobs that have run for a quantum, and the third
-    adds the rest, which the quantum might protect. Apart from its last victim, no owner loses more than it holds above
-    its entitlement.
+    adds the rest, which the quantum might protect. Apart from the last victim of each owner, no owner loses more than
+    it holds above its entitlement.
     """
     grades = tuple(dict.fromkeys(state.free, NOTHING) for _ in range(_OLD + 1))
     there: dict[tuple[int, str, str], list[Resources]] = {}

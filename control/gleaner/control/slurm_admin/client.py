@@ -11,7 +11,8 @@ from gleaner.control.slurm_admin.request import LONGEST_BYTES
 
 
 class SlurmAdminClient:
-    """A Slurm admin service that listens on this path. Each call is one connection. Several threads can use the client.
+    """A Slurm admin service that listens on the socket at this path. Each call is one connection. Several threads can
+    use the client.
 
     Every method can raise `ClusterRefused`, or `ClusterUnavailable`, for example if the service is not running.
 

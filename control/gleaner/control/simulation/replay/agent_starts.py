@@ -110,9 +110,7 @@ def decide(  # noqa: PLR0917 - numba takes no keywords
     """
     rules, state = layer.rules[0], layer.state[0]
     units = int(rules.units)
-    needed = min(
-        -(-(owed - free) // units) - int(state.leaving), int(state.running)
-    )  # regular jobs might hold the rest
+    needed = min(-(-(owed - free) // units) - int(state.leaving), int(state.running))  # jobs might hold the rest
     if needed > 0 and rules.preemption:
         if finite is not None:
             agent_slots.vacate(layer, finite, now_s, needed)

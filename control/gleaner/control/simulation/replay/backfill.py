@@ -84,7 +84,7 @@ class Reservation(NamedTuple):
 class Promised(NamedTuple):
     """The demands of the waiting jobs in the order of the queue, and their promises, which are NaN for new jobs.
 
-    No limit may be 0.
+    No limit can be 0.
     """
 
     units: NDArray[np.int64]

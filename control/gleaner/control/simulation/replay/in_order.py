@@ -9,7 +9,7 @@ on HPC Systems: Simultaneous Fair-Share", HPCSYSPROS 2019). A target is the thro
 units held at one instant. It is the allocation divided by its period, times a factor. Only jobs that run or wait now
 count.
 
-- Pass one walks down the queue, and passes over all jobs whose owner has reached its target. One job may take its owner
+- Pass one walks down the queue, and passes over all jobs whose owner has reached its target. One job can take its owner
   above the target, but then the owner's next job is passed over.
 - Pass two walks down the same queue and ignores the owners. The other disciplines have only this pass.
 
