@@ -173,7 +173,7 @@ def containers(node: str) -> list[str]:
 
 
 def kill_node(node: str) -> None:
-    """Kill a node, as if its power failed."""
+    """Kill a node, as if its power had failed."""
     _docker("kill", node)
 
 

@@ -40,8 +40,8 @@ leaving nodes in the first entries, whose agents end early enough anyway. `leavi
 numbers of entries in the arrays `leavings`, `freed` and `log`. `saved` is the number of waiting saved jobs or, with an
 endless queue, of the nodes that they fill. `wake_s` is the time at which agents can start although nothing ends."""
 _ENTRY = record_type(integers="nodes", floats="start_s end_s restore_s begin_s", flags="was_saved")
-"""`was_saved` is True if the entry's jobs must be restored. `begin_s` is the time at which its save began, and infinite
-until it is computed."""
+"""`was_saved` is True if the entry's jobs must be restored. `begin_s` is the time at which its save began. It is
+infinite until it is computed."""
 _LEAVING = record_type(integers="nodes saved", floats="end_s")
 _FREED = record_type(integers="units", floats="end_s")
 _STOCK = record_type(integers="returned new groups", floats="next_s latest_s", flags="is_stale")
@@ -55,7 +55,7 @@ _SLOT = record_type(
 )
 """`order` is indexed by position, not by slot. It lists the slots in use, sorted by the starts of their agents,
 followed by the free ones. `busy` is the number of places with a job, and `computing` the number that compute. `begin_s`
-is the time at which the slot's save began, and infinite before that. `speed` is that of the node. At least one place
+is the time at which the slot's save began. It is infinite before that. `speed` is that of the node. At least one place
 has computed since `since_s`, and `computed_s` is the time computed before. `is_wanted` is True if a job will have this
 node."""
 _PLACE = record_type(integers="job", floats="since_s due_s", flags="is_restoring")
