@@ -48,8 +48,7 @@ class QueueSettings(_Table):
     """The database, as an SQLAlchemy URL (`postgresql+psycopg://...` for PostgreSQL)."""
     secret_key_file: Path = Path("/var/lib/gleaner/secrets.key")
     """The file with the key that encrypts groups' secrets in the database. It belongs to the service account (mode
-    0600) on each machine that runs control. `glean control prepare` creates it. To change the key, add a new first
-    line."""
+    0600) on each machine that runs control. `glean control prepare` creates it. Add a new key as the first line."""
     lease_s: float = Field(default=180, gt=0)
     """The time for which a silent agent keeps its jobs. Choose a longer time if the network is often interrupted."""
     heartbeat_s: float = Field(default=20, gt=0)
@@ -94,9 +93,9 @@ class RoundSettings(_Table):
     """The minimum time for which an agent is submitted. The default is at most half a round. Choose at least ten
     times the duration of a save and a restore."""
     agent_needs_s: float = Field(default=55, ge=0)
-    """The time that an agent needs to begin any job. No agent is submitted for a shorter time. This time includes the
-    agent's start (5 s), Slurm's KillWait (30 s), and the agents' `margin_s` (10 s) and `shortest_slice_s` (10 s of it).
-    The default is at most half a round."""
+    """The time that an agent needs to begin any job. No agent is submitted for a shorter time. It includes the
+    agent's start (5 s), Slurm's KillWait (30 s), and the agents' `margin_s` (10 s) and `shortest_slice_s` (10 s of
+    it). The default is at most half a round."""
     poll_s: float = Field(default=20, ge=1)
     """The interval between control's polls, each of which runs `sinfo` and `squeue` once. If slurmctld is busy,
     choose at least 10."""
@@ -222,7 +221,7 @@ class MigrationSettings(_Table):
     prefer: tuple[str, ...] = ()
     """The preferred nodes (for example `node[1-8]`), the most preferred first. All others come last."""
     every_s: float = Field(default=30, ge=1)
-    """The minimum time between two background migrations. None begins while other jobs wait."""
+    """At most one job is migrated in the background in each such period, and none while other jobs wait."""
     patience_s: float = Field(default=120, ge=10)
     """The time that a migration can take. A job that is not saved by then stays, and one that was saved but not
     claimed in time can continue anywhere."""
@@ -258,10 +257,10 @@ class EntitlementSettings(_Table):
     quantum_s: float = Field(default=1800, ge=0)
     """The time that a job must have run to be among the first that are preempted."""
     quantum_protects: bool = False
-    """With true, no job is preempted during its quantum. This causes fewer saves, but an owner might wait for a
-    quantum."""
+    """With true, a job is not preempted at all before `quantum_s`. This causes fewer saves, but an owner might wait
+    for a quantum."""
     grace_s: float = Field(default=120, ge=5)
-    """The time within which a preempted job must leave. A job that stays longer is left alone for `retry_s` seconds."""
+    """The time within which a preempted job must leave. A job that stays longer is left alone for `retry_s`."""
     retry_s: float = Field(default=3600, gt=0)
     """The time after which a job that did not leave is asked again."""
     saves_per_hour_at_most: int = Field(default=60, ge=0)
@@ -356,7 +355,7 @@ class AuditSettings(_Table):
     largest_mib: int = Field(default=64, ge=1)
     """The size at which the file is renamed to `FILE.1`, `FILE.1` to `FILE.2`, and so on."""
     keep: int = Field(default=8, ge=1, le=1000)
-    """The maximum number of renamed files to keep."""
+    """The maximum number of renamed files that are kept."""
     agents: bool = False
     """With true, agents' requests (claims, heartbeats and reports) are also logged."""
 
