@@ -41,7 +41,8 @@ FIRST_ROUND_S = 54
 GIVE_UP_S = 1200
 """The longest wait. On a machine with much other work, the jobs take many more rounds."""
 REGULAR = (("node3", 0, 48, "alice"), ("node1", 1, 50, "bob"), ("node2", 2, 50, "alice"), ("node3", 3, 30, "bob"))
-"""The stream of regular jobs, each with its node, the round in which it begins, its seconds, and its user."""
+"""The stream of regular jobs, each with its node, the round in which it begins, its duration in seconds, and its
+user."""
 
 
 def main() -> int:
@@ -50,7 +51,7 @@ def main() -> int:
     stage("5 of 5: the campaign, four rounds of a minute", "4 min; more if the machine does other work")
     OUTPUT.mkdir(exist_ok=True)
     wanted, whole = reference.references()
-    cluster.clear()  # can take any time, so the first round begins after it
+    cluster.clear()  # can take long, so the first round begins afterwards
     origin_s = math.ceil(time.time()) + 12
     rounds = {"length_s": ROUND_S, "shortest_slice_s": SHORTEST_SLICE_S}
     cluster.configure({"rounds": rounds | {"origin_s": (origin_s + FIRST_ROUND_S) % ROUND_S}})

@@ -173,7 +173,7 @@ def containers(node: str) -> list[str]:
 
 
 def kill_node(node: str) -> None:
-    """Kill a node, as if its power failed."""
+    """Kill a node, as if its power had failed."""
     _docker("kill", node)
 
 
@@ -391,7 +391,7 @@ def _client() -> httpx.Client:
 
 
 def _admin_token() -> str:
-    token = run("head", "sh", "-c", "cat ~/.config/gleaner/token")  # root's token, which `glean setup control` has made
+    token = run("head", "sh", "-c", "cat ~/.config/gleaner/token")  # the token of root, made by `glean setup control`
     run(
         "head", "sh", "-c",
         f"umask 077; mkdir -p $(dirname {TOKEN_FILE}) && {{ test -s {TOKEN_FILE} || cat >{TOKEN_FILE}; }} && "
@@ -404,10 +404,10 @@ def _admin_token() -> str:
 
 
 def until(what: str, found: Callable[[], Any], *, timeout_s: float, every_s: float = 1.0) -> Any:
-    """Wait until `found()` is true, and return it. A program that fails counts as false.
+    """Wait until `found()` is true, and return its value. A program that fails counts as false.
 
-    Raise an error after `timeout_s`, but never before `PATIENCE_S`. A caller that guarantees a time must measure it
-    itself.
+    Raise an error after `timeout_s` seconds, or after `PATIENCE_S` seconds if that is longer. A caller that guarantees
+    a time must measure the time itself.
     """
     timeout_s = max(timeout_s, PATIENCE_S)
     give_up_s = time.monotonic() + timeout_s

@@ -2,10 +2,10 @@
 time.
 
 Physics is entitled to half of the CPUs, chemistry to 30 %, biology to 20 %. Chemistry has started two jobs under
-`glean run`, two thirds of the machine, and agents compute a campaign on the rest. Then physics wants its half, and
-biology its fifth. Agents vacate their nodes first, and then as many of chemistry's jobs as needed are preempted.
-Slurm's own preemption is off, so that only our policy acts. At the end, every job is compared with the same job
-computed without interruption.
+`glean run`, which use two thirds of the machine, and agents compute a campaign on the rest. Then physics wants its
+half, and biology its fifth. Agents vacate their nodes first, and then as many of chemistry's jobs as needed are
+preempted. Slurm's own preemption is off, so that only our policy acts. At the end, every job is compared with the same
+job computed without interruption.
 """
 
 import base64
@@ -216,7 +216,7 @@ def _waited_s(job: Sent) -> float:
 
 
 def _spans_of(run: OwnRun, end_s: float) -> list[timeline.Span]:
-    """Return every stretch of a requeued job, all of which accounting keeps."""
+    """Return a span for each run of a requeued job. Slurm's accounting keeps all of them."""
     words = ("sacct", "--allocations", "--duplicates", "--parsable2", "--noheader", "--format=Start,End,NodeList")
     told = cluster.run("head", "env", "SLURM_TIME_FORMAT=%s", *words, f"--jobs={run.job.id}")
     spans: list[timeline.Span] = []

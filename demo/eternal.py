@@ -23,7 +23,8 @@ GIVE_UP_S = SLICES * ROUND_S * 2
 PUSHED_EVERY = 4
 """The number of slices after which a regular job is submitted."""
 PUSHED_FOR_S = 40
-"""The regular job's seconds, which are longer than a round, so that the next agent starts on another node."""
+"""The duration of the regular job, in seconds. It is longer than a round, so that the next agent starts on another
+node."""
 EVENTS = 1_000_000
 """Enough events for two hours, which is practically endless here."""
 

@@ -72,7 +72,7 @@ def _beyond(pid: int) -> str:
 
 
 def _user(pid: int, name: str) -> tuple[int, int, str]:
-    """Return the uid, the group and the home of a user of the container, who is given by name or uid."""
+    """Return the uid, the group and the home of a user of the container, given the user's name or uid."""
     for line in Path(f"/proc/{pid}/root/etc/passwd").read_text().splitlines():
         login, _, number, group, _, home, _ = line.split(":")
         if name in {login, number}:

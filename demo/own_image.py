@@ -2,7 +2,7 @@
 
 The user has a token for group physics and no other rights. The same image is pushed twice, as an archive from
 `docker save` and as a SIF file. There are two campaigns of two runs each. They read a steering file that the user
-sends, 100 MB of common input from a URL, and constants in a folder on the nodes, with limits on memory and time. All
+sends, 100 MB of common input from a URL, and constants in a folder on the nodes. Their memory and time are limited. All
 runs begin on one node. Then a regular job needs that node, and the runs continue on other nodes. At the end, each run
 is compared with the same run in Docker without interruption.
 """
@@ -83,7 +83,7 @@ def main() -> int:
 
 
 def show(server: web_server.WebServer, wanted: Sequence[reference.Wanted], began_s: float) -> int:
-    """Push, submit, migrate and compare. Return the exit status."""
+    """Push the images, submit and migrate the runs, and compare the results. Return the exit status."""
     with ThreadPoolExecutor(max_workers=len(wanted)) as beside:
         whole = [beside.submit(uninterrupted, run) for run in wanted]
         make_files()

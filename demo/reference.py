@@ -23,7 +23,7 @@ RUNS = 12
 PROCESS = "hardqcd"
 SLICES = 4.2
 """The number of slices for which a job computes, if a slice is `computing_s` long, as on a machine with other work. On
-a quiet machine, slices compute for half as long again and processors are faster, but a job is still restored twice."""
+a quiet machine, slices compute for 1.5 times as long and processors are faster, but a job is still restored twice."""
 PER_NODE = 6
 TRIAL_EVENTS = 800
 
@@ -84,7 +84,7 @@ def events_a_run(kept: Path, cores: int) -> int:
 
 
 def events_within(seconds: float, *, at_once: int) -> int:
-    """Return the number of events with which each of `at_once` runs at the same time computes this long on this
+    """Return the number of events with which each of `at_once` simultaneous runs computes for this long on this
     machine."""
     cores = os.cpu_count() or 1
     of_the_demo_s = SLICES * computing_s(cores) * min(1.0, cores / RUNS)
@@ -99,7 +99,8 @@ def compute(wanted: Wanted, kept: Path) -> Run:
 def run_whole(
     image: str, words: Sequence[str], kept: Path, *, inputs: Path | None = None, mount: tuple[Path, str] | None = None
 ) -> Run:
-    """Run an image without interruption, unless the run is kept from before. It finds `inputs` where a job finds them.
+    """Run an image without interruption, unless the run is kept from before. The run finds `inputs` where a job finds
+    them.
 
     `mount` is a folder, and the path at which the run finds it.
     """

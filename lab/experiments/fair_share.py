@@ -42,7 +42,7 @@ class _Published(Facts):
     bob_steady: str
     utilisation: float
     tolerance: float
-    """The largest difference that our shares may have."""
+    """The largest accepted difference of our shares."""
 
 
 class FairShareSettings(Experiment):
@@ -76,7 +76,7 @@ class RunFigures:
 
 
 def run(settings: Mapping[str, object], *, quick: bool) -> Reproduction:
-    """Replay the four set-ups over all seeds, or over 8 with `quick`, and compare.
+    """Replay the four set-ups over all seeds, or over 8 with `quick`, and compare the results with the published ones.
 
     The rows also show the effect of the one detail that was not published.
     """

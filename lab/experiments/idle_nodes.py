@@ -121,7 +121,8 @@ class Site:
 
 
 def run(settings: Mapping[str, object], *, quick: bool) -> Reproduction:
-    """Replay both experiments over all seeds, or one seed and ten days with `quick`, and compare.
+    """Replay both experiments over all seeds, or one seed and ten days with `quick`, and compare the results with the
+    published ones.
 
     The rows also show the effect of each choice that was not published.
     """

@@ -38,8 +38,8 @@ class Arrivals(StrEnum):
 class _Published(Facts):
     load: float
     tolerance: float | None = None
-    """The percentage points by which our share without compaction may differ, if a job is placed on one node where
-    possible."""
+    """The accepted difference of our share without compaction, in percentage points, if a job is placed on one node
+    where possible."""
     full: tuple[float, float] | None = None
     mixed: tuple[float, float] | None = None
     empty: tuple[float, float] | None = None
@@ -100,7 +100,7 @@ class NodeTimes:
 
 
 def run(settings: Mapping[str, object], *, quick: bool) -> Reproduction:
-    """Replay both experiments over all seeds, or over 8 with `quick`, and compare.
+    """Replay both experiments over all seeds, or over 8 with `quick`, and compare the results with the published ones.
 
     The rows also show the effect of each choice that was not published.
     """

@@ -13,7 +13,7 @@ CGROUP_CONF = "CgroupPlugin=disabled\n"
 
 @dataclass(frozen=True, slots=True)
 class SlurmSettings:
-    """Slurm's settings that may affect a replay."""
+    """Slurm's settings that can affect a replay."""
 
     nodes: int
     interval_s: int = 30

@@ -105,7 +105,8 @@ class World:
         return ids
 
     def _wait(self, jobs: int) -> None:
-        """Wait until Slurm's record of complete jobs contains all of them. Raise `SlurmFailed` after `wait_s`."""
+        """Wait until Slurm's record of complete jobs contains all of them. Raise `SlurmFailed` after `wait_s`
+        seconds."""
         end_s = time.time() + self._task["wait_s"]
         done = 0
         while (found := self._text("jobs").count("JobId=")) < jobs:

@@ -81,8 +81,8 @@ def validate(
     *,
     progress: Callable[[int, int], None] = lambda done, whole: None,
 ) -> Validation:
-    """Replay a workload, whose first job is submitted at 0, both ways. Raises `ReplayFailed` and the errors of
-    `replay`."""
+    """Replay a workload, whose first job is submitted at 0, here and by the real Slurm. Raises `ReplayFailed` and the
+    errors of `replay`."""
     told = as_slurm_has_it(workload)
     simulated = replay(told, machine, SchedulerSettings())
     exact = replay(workload, machine, SchedulerSettings())

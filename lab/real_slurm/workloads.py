@@ -11,11 +11,12 @@ from gleaner.control.simulation.workloads.synthetic import Exponential, LimitSet
 from lab.real_slurm.configuration import limits_s
 
 _SHARE_OF_NODES = 0.1
-"""The mean size of a synthetic job."""
+"""The mean size of a synthetic job, as a share of the nodes."""
 
 
 def made(machine: Machine, *, jobs: int, length_s: float, load: float, seed: int) -> Workload:
-    """Return jobs that are submitted within `length_s`, the first at 0, and use the share `load` of the machine.
+    """Return jobs that are submitted within `length_s` seconds, the first at 0, and use the share `load` of the
+    machine.
 
     The limits are up to three times the run times.
     """
@@ -35,8 +36,8 @@ def made(machine: Machine, *, jobs: int, length_s: float, load: float, seed: int
 
 
 def cut(workload: Workload, *, jobs: int, length_s: float) -> tuple[Workload, float]:
-    """Return the first `jobs` jobs, and the factor that shortens all times so that the last job is submitted by
-    `length_s`."""
+    """Return the first `jobs` jobs, and the factor that shortens all times so that the last job is submitted within
+    `length_s` seconds."""
     first = workload.only(np.arange(min(jobs, len(workload))))
     since_s = first.submit_s - first.submit_s[0]
     factor = min(1.0, length_s / since_s[-1]) if since_s[-1] else 1.0

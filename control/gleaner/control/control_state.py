@@ -131,7 +131,7 @@ class ControlState:
     wrong_clocks: Mapping[str, float] = field(default_factory=dict[str, float])
     """For each node with a wrong clock, the seconds by which it is ahead of control's. The threads for agents replace
     the field, and so does provisioning, which removes nodes that are gone. If both do so at the same time, one change
-    might be lost until the next heartbeat of its agent."""
+    might be lost until the next heartbeat of that node's agent."""
     stored: Stored = field(default_factory=Stored)
     """A cache that the threads for agents and users change in place."""
     storage_number: StorageNumber = field(default_factory=StorageNumber)

@@ -12,7 +12,7 @@ _LIST = re.compile(rf"{_WORD}(?:,{_WORD})*", re.ASCII)
 
 LONGEST_LIST = 10_000
 MOST_NAMES = 200_000
-"""No cluster has this many nodes."""
+"""The largest number of names in a list. No cluster has this many nodes."""
 
 
 def expanded(short: str) -> list[str]:

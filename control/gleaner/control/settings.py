@@ -177,7 +177,7 @@ Factor = Annotated[float, Field(gt=0, le=MOST, allow_inf_nan=False)]
 
 
 def _at_most_all(entitled: Mapping[str, float], or_else: str) -> None:
-    """Raise `ValueError` if the parts exceed 100 % together, with an allowance for rounding.
+    """Raise `ValueError` if the parts together exceed 100 %, with an allowance for rounding.
 
     `or_else` is the end of the error message.
     """
@@ -563,7 +563,8 @@ class MungeRule(_Table):
 class MungeSettings(_Table):
     """`[munge]`: users of the cluster who need no token, because munge identifies them.
 
-    Root of any node that has the cluster's munge key can act as any user. Admit admins here only if that is acceptable.
+    The root user of any node with the cluster's munge key can act as any user. Admit admins here only if that is
+    acceptable.
     """
 
     allow: tuple[MungeRule, ...] = ()

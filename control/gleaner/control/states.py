@@ -63,7 +63,7 @@ class Transition(Enum):
     CANCEL = ({State.NEW, State.RUNNING, State.SAVED}, State.COMPLETE)
     """The job was cancelled by its owner or by another user with the right to do so."""
     RERUN = ({State.COMPLETE}, State.NEW)
-    """A user runs a job again that has failed or was cancelled. The job starts from its beginning."""
+    """A user runs a failed or cancelled job again. The job starts from its beginning."""
 
     def __new__(cls, *_transition: object) -> Self:
         """Create a member with a number as its value.

@@ -95,7 +95,8 @@ class Caller:
             )
 
     def acts_for(self, named: str | None) -> str:
-        """Return the named group, or the caller's group if none is named. Raises 422 if there is neither, and 403."""
+        """Return the named group, or the caller's group if none is named. Raises 422 if there is neither, and 403 for
+        another group."""
         group = named or self.identity.group
         if group is None:
             raise HTTPException(422, "group: an admin's token has no group, so name the one that is meant")
@@ -222,7 +223,7 @@ def _bounded(receive: Receive, declared: str, path: str) -> Receive:
 def _one_of(*roles: str, why: str = "") -> Callable[[Request], Awaitable[Caller]]:
     """Return the dependency that admits these roles, and raises 403 for others."""
 
-    # A coroutine, because FastAPI would run a plain function in the thread pool, once for each request.
+    # This is a coroutine, because FastAPI would run a plain function in the thread pool, once for each request.
     async def checked(request: Request) -> Caller:
         caller: Caller = request.state.caller
         role = caller.identity.role

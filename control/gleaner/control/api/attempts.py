@@ -1,4 +1,5 @@
-"""Agents' reports of their attempts. A report of an attempt that is not current is refused (409) and changes nothing.
+"""Agents' reports about their attempts. A report about an attempt that is not current is refused (409) and changes
+nothing.
 
 Repeating exactly the same report is not an error, because the answer to the first one might have been lost.
 """
@@ -76,7 +77,8 @@ def returned(caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Retu
 def fix_input(caller: SomeAgent, job: JobPath, attempt: AttemptPath, fetched: InputFetched) -> InputFixed:
     """Fix the content of an input from a URL.
 
-    Return the content that was fixed first, or null if none was. The agent then stores its own content and asks again.
+    Return the content that was fixed first, or null if no content is stored yet. The agent then stores its own content
+    and asks again.
 
     All later slices and all jobs of the same submission read this content.
     """

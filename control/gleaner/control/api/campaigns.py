@@ -112,7 +112,8 @@ def cancel_campaign(caller: User, campaign: CampaignPath) -> CampaignStatus:
 def rerun_campaign(
     caller: User, campaign: CampaignPath, change: Annotated[CampaignRerun | None, examples.A_RERUN] = None
 ) -> Submitted:
-    """Run the failed jobs of the campaign again, or those with the given indices. If one is refused, all are."""
+    """Run again the failed jobs of the campaign, or its jobs with the given indices. If one of them is refused, none
+    runs again."""
     wanted = change or CampaignRerun()
     with caller.writing() as db:
         _check_may_change(caller, db, campaign)

@@ -1,7 +1,7 @@
 """The container images that groups push. Routes push, list, show, remove and publish them.
 
 All users of a group can push images and use the images of the others. The user who has pushed an image, a manager of
-the group, and an admin can give its name to another image or remove it.
+the group, and an admin can give its name to another image, or remove the name.
 """
 
 from typing import Annotated, BinaryIO
@@ -38,7 +38,8 @@ ImagePath = Annotated[ImageName, Path(description="The group's name for the imag
 
 @router.get("", responses=documented(422))
 def list_images(caller: User, group: Group = None) -> tuple[ImageRow, ...]:
-    """Return the images of the caller's group and the published ones. Admins see those of all groups or of one."""
+    """Return the images of the caller's group and the published ones. Admins see the images of all groups, or of one
+    group."""
     only = caller.acts_for(group) if group is not None or caller.group is not None else None
     with caller.reading() as db:
         return images.rows(db, only) + (() if only is None else images.rows(db, EVERYBODY))

@@ -1,4 +1,4 @@
-"""The routes for users' jobs, which submit, list, show, hold, release, cancel and migrate them, among others.
+"""The routes that submit, list, show, hold, release, cancel and migrate users' jobs, and a few others.
 
 A user sees the jobs of the user's group, and can change the jobs that the user has submitted. A manager can change all
 jobs of the group. An admin can change all jobs.
@@ -107,7 +107,8 @@ def _changed(caller: Caller, job: int, act: Callable[[Connection], object]) -> J
 
 
 def _nodes_memory(db: Connection, known: Iterable[NodeOutlook]) -> frozenset[int]:
-    """Return the memory of the nodes and the part left for jobs, which a rounded request must not exceed."""
+    """Return the memory sizes that agents and nodes have for jobs. No request is rounded up beyond the next one of
+    these."""
     return queries.memory_offered(db) | {place.memory_mib for place in known}
 
 
@@ -235,7 +236,7 @@ def list_jobs(caller: User, wanted: Annotated[JobFilter, Query()]) -> JobList:
 
 @router.get("/{job}", responses=documented(404, 422))
 def show(caller: User, job: JobPath) -> JobDetail:
-    """Return all known facts of one job, and the reason if it waits."""
+    """Return all known facts of one job, and the reason why it waits, if it does."""
     with caller.reading() as db:
         user_job(caller, db, job)
         detail = queries.job_detail(db, job, keep_s=caller.state.settings.outputs.keep_s)

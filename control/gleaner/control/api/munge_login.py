@@ -4,7 +4,7 @@ The request has the headers `Authorization: Munge CREDENTIAL` and `Gleaner-Proof
 SHA-256 of its body. The credential is checked before the body is read, so control reads bodies only from authenticated
 callers. Each credential is accepted once. munged ensures this, and this module also remembers the nonces, because a
 restarted munged has forgotten its credentials. If two control programs run, each remembers only its own nonces, but
-only one of them writes.
+only one of them writes to the queue.
 """
 
 import grp
@@ -67,7 +67,7 @@ class Once:
 
 
 class MungeLogin:
-    """Identifies callers by munge."""
+    """The login that identifies callers by munge."""
 
     def __init__(self, settings: MungeSettings) -> None:
         self._settings = settings

@@ -57,7 +57,7 @@ def list_agents(caller: User) -> list[AgentRow]:
 
 @router.get("/nodes", responses=documented())
 def cluster(caller: User) -> ClusterStatus:
-    """Return every node with its state in the scheduler, its users, and whether Gleaner leaves the node alone."""
+    """Return every node with its state in the scheduler, its users, and Gleaner's own records of it."""
     state, now_s = caller.state, caller.now_s
     view = state.cluster
     with caller.reading() as db:

@@ -23,7 +23,7 @@ SecretPath = Annotated[Name, Path(description="The group's name for the secret",
 
 @router.get("", responses=documented(422))
 def list_secrets(caller: User, group: Group = None) -> tuple[SecretRow, ...]:
-    """Return the secrets of the caller's group. An admin sees those of all groups or of one."""
+    """Return the secrets of the caller's group. An admin sees the secrets of all groups, or of one group."""
     only = caller.acts_for(group) if group is not None or caller.group is not None else None
     with caller.reading() as db:
         return secrets.rows(db, only)

@@ -1,7 +1,7 @@
 """Tokens for users, admins and readers of the metrics, and codes with which browsers sign in to the web page.
 
-Agents receive their tokens from control when they are submitted. An admin can see, end and replace all other tokens,
-and a user only the user's own.
+Agents receive their tokens from control when they are submitted. An admin can see, end and replace all other tokens. A
+user can do the same only with the user's own tokens.
 """
 
 from typing import Annotated

@@ -90,7 +90,7 @@ def next_step(detail: JobDetail, *, ran_s: float, after_s: float) -> Act | Check
 
 
 def out_of_patience(detail: JobDetail, *, waited_s: float) -> CheckEnd:
-    """Return the end of a check in which nothing has happened for this time."""
+    """Return the end of a check in which nothing has happened for `waited_s` seconds."""
     row, waited = detail.job, in_words(waited_s)
     if row.state is not State.RUNNING:
         return CheckEnd(CanBeSaved.UNKNOWN, f"no agent took it within {waited}: {detail.waits_because}")

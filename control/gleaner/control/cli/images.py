@@ -1,4 +1,4 @@
-"""`glean image`, for container images that users bring for the jobs of their group."""
+"""`glean image`, which manages the container images that users bring for the jobs of their group."""
 
 import platform
 import shutil
@@ -210,7 +210,7 @@ def _archive(path: Path, source: str, architecture: str) -> Generator[BinaryIO]:
 
 
 def _fetch(source: str, architecture: str, to: Path) -> Sequence[str]:
-    """Return the command line with which skopeo fetches an image for our nodes, with the user's own rights."""
+    """Return the command line with which skopeo fetches an image for our nodes. It runs with the user's own rights."""
     if shutil.which("skopeo") is None:
         raise BadInput(
             "skopeo fetches images from registries and is not installed here: install skopeo, or push an archive of"

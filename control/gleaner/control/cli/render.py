@@ -151,7 +151,7 @@ def remark(text: str) -> None:
 
 
 def progress(text: str, standings: Iterable[Standing], counts: Callable[[Standing], Sequence[Any]]) -> Standing:
-    """Draw a bar on a terminal while the standings arrive. Return the last standing; there is at least one.
+    """Draw a bar on a terminal while the standings arrive. Return the last standing. There is at least one.
 
     `counts` returns the arguments of `steps` for a standing.
     """
@@ -380,7 +380,7 @@ def _codes(detail: JobDetail) -> str:
 
 
 def _lazy_restore(row: AttemptRow) -> str:
-    """Return how a job was restored that ran before all its memory had arrived; "" for any other job.
+    """Return, in words, how a job was restored that ran before all its memory had arrived, or "" for any other job.
 
     >>> from types import SimpleNamespace
     >>> _lazy_restore(SimpleNamespace(restore_s=0.12, memory_s=6.04)), _lazy_restore(SimpleNamespace(memory_s=0.0))

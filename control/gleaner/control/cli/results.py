@@ -102,7 +102,8 @@ def _fetch(
 
 
 def _shown(fetched: Sequence[Fetched]) -> Iterator[Table | str]:
-    """Yield the new results, the number of those without a file, and the number of those that were there."""
+    """Yield the new results, the number of results without a file, and the number of results that were already
+    there."""
     new = [each for each in fetched if each.is_new]
     if new:
         yield Table.of(

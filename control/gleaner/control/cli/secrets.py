@@ -1,4 +1,4 @@
-"""`glean secret`, for a group's credentials for servers. A value is never an argument and is never shown."""
+"""`glean secret`, which manages a group's credentials for servers. A value is never an argument and is never shown."""
 
 import getpass
 import sys

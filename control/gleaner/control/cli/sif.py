@@ -1,11 +1,11 @@
 """The conversion of an Apptainer (Singularity) image, a SIF file, into an image that our nodes can run.
 
-Its programs find the same environment as under Apptainer: the variables that the image's scripts set, and its
-runscript, but no setuid files or devices. All its files belong to root, and their times and order are kept, so that the
-same file always results in the same image.
+The image's programs find the same environment as under Apptainer: the variables that its scripts set, and its
+runscript, but no setuid files or devices. All files of the image are owned by root, and their times and order are kept,
+so that the same file always results in the same image.
 
-`unsquashfs` unpacks its file system with the rights of the user who pushes it. An image that is too large is refused
-afterwards.
+`unsquashfs` unpacks the image's file system with the rights of the user who pushes the image. An image that is too
+large is refused afterwards.
 """
 
 import hashlib
@@ -31,7 +31,8 @@ _MAGIC, _MAGIC_AT = b"SIF_MAGIC", 32
 _HEAD = struct.Struct("<88xqq24x")
 """The number and position of the descriptors."""
 _OBJECT = struct.Struct("<i?12xq176xii2s374x")
-"""The kind, whether it is used, the begin, and for a file system the format, part and processor."""
+"""The kind, the flag of a used descriptor, the beginning, and for a file system the format, the part and the
+processor."""
 _MOST_OBJECTS = 10_000
 _PARTITION, _PRIMARY, _SQUASHFS, _ENCRYPTED, _OCI = 0x4004, 2, 1, 5, (0x400A, 0x400B)
 _PROCESSORS = {b"01": "386", b"02": "amd64", b"03": "arm", b"04": "arm64", b"06": "ppc64le", b"11": "s390x"}

@@ -151,7 +151,7 @@ def _dry_run(control: Client, wanted: Submission, *, as_json: bool) -> Answer:
 
 
 def submit_with_inputs(control: Client, wanted: Submission, files: Sequence[FileToSend]) -> Submitted:
-    """Upload the inputs that control lacks, and submit."""
+    """Upload the inputs that control lacks, and submit the jobs."""
     if files:
         with render.sending() as on_part:
             control.put_inputs(files, group=wanted.group, on_part=on_part)

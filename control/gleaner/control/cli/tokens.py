@@ -1,4 +1,5 @@
-"""`glean token`, for tokens of users, admins and readers of the metrics. Control itself makes the tokens of agents."""
+"""`glean token`, which manages the tokens of users, admins and readers of the metrics. Control itself makes the tokens
+of agents."""
 
 import os
 import re

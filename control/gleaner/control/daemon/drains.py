@@ -81,7 +81,7 @@ class Drains:
     def _go_on(self, number: int, now_s: float) -> None:
         """Carry out a request's steps, one after the other, until a step has to wait."""
         with snapshot(self._state.engine) as db:
-            drain = drains.one(db, number)  # read again, because another request of this round may have withdrawn it
+            drain = drains.one(db, number)  # read again, because another request of this round might have withdrawn it
         while not drain.is_over and self._state.is_leader:
             try:
                 after = self._steps[drain.phase](drain, now_s)
@@ -224,7 +224,7 @@ class Drains:
             problems.append(f"job {job.job} was told to leave and has not gone within {grace_s:g} s; told once more")
         try:
             self._send_off(job, there, now_s, grace_s)
-        except ClusterRefused as error:  # the job may have just ended, as the next snapshot will show
+        except ClusterRefused as error:  # the job might have just ended, as the next snapshot will show
             problems.append(f"job {job.job}: {error}")
             return job
         return replaced(job, told_s=now_s)

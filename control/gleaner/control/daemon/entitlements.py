@@ -1,4 +1,5 @@
-"""The entitlements loop. It takes a snapshot of the owners' partitions, lets the policy decide, and acts.
+"""The entitlements loop. It takes a snapshot of the owners' partitions, lets the policy decide, and carries out its
+decisions.
 
 In a dry run, the decisions are only recorded.
 
@@ -131,11 +132,11 @@ class Entitlements:
             partition = self._state.settings.cluster.partition
             view = policy_input(seen, known, self._settings, agents_partition=partition, told_this_hour=preempted)
             decided = decide(view)
-            if not self._state.is_leader:  # the query may have taken longer than the term
+            if not self._state.is_leader:  # the query might have taken longer than the term
                 return
             if self._acts:
                 # This call comes after the decision, so that jobs are not held for a control that always fails to
-                # decide. It comes before anything is stored as done, because the Slurm admin service may refuse.
+                # decide. It comes before anything is stored as done, because the Slurm admin service might refuse it.
                 self._alive()
             self._write_down(view, decided)
             problem = self._act(seen, decided, known) if self._acts else ""
@@ -243,7 +244,7 @@ class Entitlements:
         """Carry out the decisions. Return the problems, in one line.
 
         Jobs that must be held again come first, because their room was given to others. No job is preempted for a job
-        that could not be released, because its owner may have just cancelled it.
+        that could not be released, because its owner might have just cancelled it.
         """
         jobs, now_s = {job.id: job for job in seen.jobs}, seen.read_s
         problems: list[str] = []
@@ -301,9 +302,9 @@ class Entitlements:
     def _vacate(self, job: SlurmJob, now_s: float) -> None:
         """Preempt a job, or vacate an agent.
 
-        A job that cannot be told counts as a job that was told and stayed, so another job is chosen. The action is
-        recorded afterwards, so the job is told once more if this program dies in between. If the job has gone by then,
-        it does not count against this hour's limit.
+        A job that cannot be told to leave counts as one that was told and stayed, so another job is chosen. The action
+        is recorded afterwards, so the job is told once more if this program dies in between. If the job has gone by
+        then, it does not count against this hour's limit.
         """
         grace_s = self._settings.grace_s
         is_agent = job.partitions == (self._state.settings.cluster.partition,)
@@ -385,7 +386,7 @@ def policy_input(
 
 
 def _ready(view: Snapshot, waiting: Sequence[SlurmJob]) -> frozenset[str]:
-    """Return the jobs that wait only for room, as far as Slurm shows this, which it does not for held jobs.
+    """Return the jobs that wait only for room, as far as Slurm shows this. Slurm does not show it for held jobs.
 
     Therefore only the first held task of an array counts as ready, and only if no other task runs or is released. If
     one of an owner's released jobs is at a limit, none of the owner's held jobs counts as ready.
@@ -426,7 +427,7 @@ def is_released(job: SlurmJob) -> bool:
 
 
 def is_on_top(job: SlurmJob) -> bool:
-    """Return True if a job is still ahead of all others. Its owner or an administrator may have changed its nice
+    """Return True if a job is still ahead of all others. Its owner or an administrator might have changed its nice
     value."""
     return job.admin_comment.startswith(RELEASED_ON_TOP) and job.priority > TOP_NICE // 2
 
@@ -449,7 +450,7 @@ def corrections(known: Mapping[str, JobActions], seen: Snapshot) -> list[JobActi
 
 
 def _is_kept_back(job: SlurmJob) -> bool:
-    """Return True if the job's owner has put it on hold after our release. The owner may release the job at any
+    """Return True if the job's owner has put it on hold after our release. The owner can release the job at any
     time."""
     return job.is_held and not is_held_for_us(job) and job.admin_comment.startswith(RELEASED)
 
@@ -458,7 +459,8 @@ def _waiting(job: SlurmJob, wish: Wish, known: JobActions | None, *, settled_s: 
     """Return a waiting job as input for the policy.
 
     A released job might wait for jobs that were told to leave. Otherwise it starts soon or never. So if it has not
-    started within the time for both, its tasks are assumed to need room on one node.
+    started after `settle_s` seconds, plus the grace time if any job is leaving, its tasks are assumed to need room on
+    one node.
     """
     released = is_released(job)
     if released and known is not None and known.released_s is not None:

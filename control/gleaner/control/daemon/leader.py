@@ -35,7 +35,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Leadership:
-    """The loop that keeps the leadership and the leases. Call `tick` every `tick_s`."""
+    """The loop that keeps the leadership and the leases. Call `tick` every `tick_s` seconds."""
 
     def __init__(self, state: ControlState, holder: str) -> None:
         self.tick_s = min(state.settings.rounds.poll_s, LONGEST_TICK_S)

@@ -106,7 +106,7 @@ class LoopThreads:
         self._stop.set()
 
     def join(self) -> None:
-        """Stop, and wait a short time for the steps that are still running."""
+        """Stop the loops, and wait a short time for the steps that are still running."""
         self.stop()
         for thread in self._threads:
             thread.join(JOIN_S)

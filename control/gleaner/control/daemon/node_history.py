@@ -30,7 +30,7 @@ class NodeHistory:
         view = self._state.cluster
         if view is not None and view is not self._last:
             self._add_look(view)
-        if not 0 <= self._attempts_at_s - now_s <= ATTEMPTS_S:  # the clock may have been set back
+        if not 0 <= self._attempts_at_s - now_s <= ATTEMPTS_S:  # the clock might have been set back
             self._add_attempts(now_s - SETTLED_S)
             self._attempts_at_s = now_s + ATTEMPTS_S
 

@@ -16,7 +16,8 @@ from gleaner.control.queue.errors import QueueBusy
 
 CHECK_S = 2.0
 LEAST_FREE_BYTES = 16 * 2**20
-"""Long after the disk is full, SQLite still has room for small changes in its file, while larger ones fail."""
+"""With less free space, the disk counts as full. SQLite still has room for small changes in its file long after that,
+while larger ones fail."""
 
 
 def own_checks(state: ControlState) -> tuple[Loop, Loop]:

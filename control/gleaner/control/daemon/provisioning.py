@@ -55,7 +55,7 @@ from gleaner.control.slurm.snapshot import JobPhase, SlurmJob, Snapshot
 
 LONGEST_BACK_OFF_S = 600.0
 MOUNTS_LOOKED_AT_S = 3600.0
-"""If a node lacked a folder for waiting jobs, it is given another agent, which checks again, once its last one is this
+"""A node that lacked a folder for waiting jobs receives another agent, which checks again, once its last agent is this
 old."""
 SHARED_PART = 0.5
 """The maximum age at which another loop's snapshot is used here, as a fraction of a poll."""
@@ -153,7 +153,7 @@ class Provisioning:
             view = agents_view(self._used, partition)
             state.cluster = view
             state.wrong_clocks = {name: ahead_s for name, ahead_s in state.wrong_clocks.items() if name in view.nodes}
-            if not state.is_leader:  # the query may have taken longer than the term
+            if not state.is_leader:  # the query might have taken longer than the term
                 return
             with snapshot(state.engine) as db:
                 stopped = agents.why_stopped(db)
@@ -237,7 +237,7 @@ class Provisioning:
         for name, id_ in staying:
             try:
                 self._cluster.vacate([id_], gone_s=gone_s)
-            except ClusterRefused as error:  # it may have just ended
+            except ClusterRefused as error:  # the agent might have just ended
                 _log.info("agent not told to leave", agent=name, reason=str(error))
         self._snapshots.outdate()
 
@@ -295,7 +295,7 @@ class Provisioning:
             _log.info("pending agent withdrawn", agent=each.name, reason=each.why.value)
 
     def _submit_all(self, actions: Plan, now_s: float) -> None:
-        """Submit as many of the planned agents as fit into the time of a poll.
+        """Submit as many of the planned agents as fit into one interval between polls.
 
         A failure ends the submissions of this round.
         """
@@ -323,7 +323,7 @@ class Provisioning:
         try:
             path = write_token(self._folder, name, secret)
             request = AgentRequest(name, new.end_s, new.latest_start_s, path, new.exclude)
-            self._state.check_leads()  # the storage may be slow; a new leader would close the row
+            self._state.check_leads()  # the storage might be slow, and a new leader would close the row
             try:
                 id_ = self._cluster.submit(request, now_s)
             finally:
@@ -333,7 +333,7 @@ class Provisioning:
                 agents.forget_unstarted(db, name, now_s=now_s, reason=f"not submitted: {error}")
             self._remove_token(name)
             raise
-        # After any other `ClusterError`, Slurm may have accepted the agent. A later snapshot shows it, or its row is
+        # After any other `ClusterError`, Slurm might have accepted the agent. A later snapshot shows it, or its row is
         # closed.
         with self._state.writing() as db:
             agents.record_submission(db, name, id_)
@@ -365,8 +365,8 @@ def fleet(
     """Match the agents in the queue with those in the snapshot, as of the snapshot's time.
 
     `ran_on` names the nodes on which agents were last seen running, and `withdrawn` the agents that were withdrawn. An
-    agent whose submission was never confirmed might still appear for `doubt_s`. `needs_s` is the time before its end at
-    which an agent must have begun.
+    agent whose submission was never confirmed might still appear for `doubt_s` seconds. `needs_s` is how long before
+    its end an agent must have begun, in seconds.
     """
     seen = {agent.name: agent for agent in view.jobs}
     phases = {agent.name: agent_phase(agent) for agent in view.jobs}
@@ -456,5 +456,5 @@ def remove_token(folder: Path, name: str) -> None:
         try:
             path.parent.rmdir()
         except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # the agent's reports there may still be needed
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # the agent's reports there might still be needed
                 raise

@@ -23,7 +23,7 @@ def put_back(url: str, file: Path, storage: Path, *, replace: bool, now_s: float
     try:
         with backup.put_back(engine, file, replace=replace) as restored:
             migrate(restored)
-            # List the archives only now, because agents publish new ones while the backup is loaded, which may take
+            # List the archives only now, because agents publish new ones while the backup is loaded, which can take
             # long.
             archives = [one for key in place.keys("jobs") if (one := job_archive(key)) is not None]
             with transaction(restored) as db:

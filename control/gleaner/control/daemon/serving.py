@@ -1,4 +1,4 @@
-"""A server of the API on one port. All its resources are prepared before anything starts."""
+"""A server of the API on one port. All its resources are prepared before the loops and the server start."""
 
 import os
 import resource
@@ -61,7 +61,7 @@ def door_app(state: ControlState, door: Door) -> ASGIApp:
 
 
 class HttpServer:
-    """A server whose socket already listens, so that a port in use is noticed before the program acts."""
+    """A server whose socket already listens, so that a port in use is noticed before the program changes anything."""
 
     def __init__(self, app: ASGIApp, api: ApiSettings, port: int, patience: Patience | None = None) -> None:
         """Open the socket. Raises `CannotStart`."""
@@ -94,7 +94,7 @@ class HttpServer:
         self._server = uvicorn.Server(config)
 
     def run(self, door: str) -> None:
-        """Serve until `stop`, SIGTERM or SIGINT."""
+        """Serve requests until `stop` is called, or until SIGTERM or SIGINT."""
         _log.info("listening", door=door, address=self.address, tls=self._server.config.is_ssl)
         self._server.run(sockets=[self._listener])
 

@@ -1,6 +1,6 @@
 """The removal of files that no job in the queue can need any more (`queue.retention` removes rows).
 
-Two loops call this module: `remove_drafts` often, because a draft may be as large as a job's memory, and
+Two loops call this module: `remove_drafts` often, because a draft can be as large as a job's memory, and
 `remove_garbage`. Both list the files first and read the queue afterwards. Therefore a file that appears in between is
 not in the list, and a file that is reported in between is known by the time of the query. No other code deletes a job's
 archives.
@@ -13,7 +13,7 @@ An archive can be deleted only if no report can ever make it count again. These 
   refused, so the archive will never be named;
 - a checkpoint of the latest attempt that the queue does not name, if the queue names a newer one of that attempt,
   because only newer checkpoints are ever accepted within an attempt. For a checkpoint that is newer still, the report
-  may be on its way.
+  might be on its way.
 
 A job that was restored lazily (`lazy_restore`) still reads from its checkpoint while it runs. The queue names that
 checkpoint until the job has a newer one, which can be saved only after all memory has been loaded.
@@ -108,7 +108,7 @@ def remove_garbage(state: ControlState, now_s: float, *, by_age: bool) -> None:
 
 
 def remove_drafts(state: ControlState, now_s: float) -> int:
-    """Remove the drafts of agents that are gone. A save that was killed leaves everything that it had written.
+    """Remove the drafts of agents that are gone. A save that was killed leaves behind everything that it had written.
 
     The function also reads the storage's number for `/health`, whose callers must not wait for the storage.
 
@@ -162,7 +162,7 @@ def forget_inputs(state: ControlState, now_s: float) -> int:
 
 
 def remove_orphans(state: ControlState) -> int:
-    """Remove the stored images and inputs that have had no row for `ORPHAN_AGE_S`. Return their number.
+    """Remove the stored images and inputs that have had no row for `ORPHAN_AGE_S` seconds. Return their number.
 
     Nothing is removed while the storage has archives of jobs that this queue does not know, or while the queue is
     empty. In both cases the files probably belong to another queue, for example because the settings name the wrong
@@ -238,10 +238,10 @@ def remove_tokens(engine: Engine, folder: Path) -> int:
 
 
 def forget_tokens(state: ControlState, folder: Path, now_s: float) -> int:
-    """Remove the tokens of ended agents, except those that must still prove a report in the folder. Return their
-    number.
+    """Remove the tokens of ended agents, except those with which a report in the folder must still be verified. Return
+    their number.
 
-    If the agents' folder is missing, no token is removed, because the storage may be unavailable. Raises `QueueError`
+    If the agents' folder is missing, no token is removed, because the storage might be unavailable. Raises `QueueError`
     or `OSError`.
     """
     names = _agents(folder)

@@ -79,7 +79,7 @@ def certificate_end_s(certificate: Path, key: Path) -> float:
     from cryptography import x509  # only control's machine has the key
 
     try:
-        # If no password were passed, openssl would ask for that of an encrypted key at the terminal.
+        # If no password were passed, openssl would ask at the terminal for the password of an encrypted key.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
         return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc.timestamp()
     except OSError as error:

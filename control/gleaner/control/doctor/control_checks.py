@@ -30,7 +30,7 @@ _CURES = (
     ("SSL", "there is no https at this address: is the address right, and does control have a certificate?"),
     ("", "is its address right, does control run and not hang, and does no firewall block its port?"),
 )
-"""Words in a connection's error, and the remedy."""
+"""Words in a connection's error, each with the remedy."""
 
 
 @check("settings", (CONTROL, CLIENT))
@@ -108,7 +108,7 @@ def steps(look: Look) -> Finding:
 
 
 def problem(look: Look) -> str:
-    """Return control's own report of a fault between it and its agents or Slurm, or "" if there is none."""
+    """Return control's own report of a fault between control and its agents or Slurm, or "" if there is none."""
     with suppress(Unread):
         answer = look.answer_with_token("/v1/nodes")
         return one_line(str(answer.values.get("problem") or "")) if answer.status == 200 else ""

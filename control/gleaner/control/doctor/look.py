@@ -159,8 +159,7 @@ class Look:
         return answer
 
     def is_refused(self, path: Path, access: str) -> bool:
-        """Return True if the service account cannot use a path in this way (`r` or `w`); False also if this is
-        unknown."""
+        """Return True if the service account is known to lack this access (`r` or `w`) to a path."""
         try:
             return self.run_as_account("test", f"-{access}", str(path)).status != 0
         except Unread:
@@ -202,7 +201,7 @@ class Look:
 
     @property
     def privileged(self) -> config.Config:
-        """Return the settings of root's programs."""
+        """Return the settings of the programs that run as root."""
         path = self.at(config.CONFIG_FILE)
         try:
             return config.load(str(path))
@@ -266,7 +265,8 @@ class Look:
     def health(self) -> connection.HttpAnswer:
         """Return control's answer to `/health`, which needs no token.
 
-        While its database is slow, the request is repeated for half of the time, because a busy machine is not a fault.
+        While control's database is slow, the request is repeated for half of the look's time, because a busy machine is
+        not a fault.
         """
         return self.once("health", self._ask_health)
 

@@ -136,9 +136,9 @@ def node_helper(look: Look) -> Finding:
 
 @check("privileged programs", (NODE,))
 def privileged_programs(look: Look) -> Finding:
-    """Check root's programs and the key that seals user jobs' checkpoints.
+    """Check the programs that run as root, and the key that seals user jobs' checkpoints.
 
-    Only root can change the programs' settings, and the programs are of this version.
+    The check includes that only root can change the programs' settings, and that the programs are of this version.
     """
     try:
         found = look.privileged
@@ -181,7 +181,8 @@ def agent_program(look: Look) -> Finding:
 
 @check("work folder", (NODE,))
 def work_folder(look: Look) -> Finding:
-    """Check the agents' folders on this node: for jobs, for their output, and for their requests to root's programs."""
+    """Check the agents' folders on this node: for jobs, for the agents' output, and for requests to programs that run
+    as root."""
     work, logs, owner = look.agent.work, "", f"chown {look.account_name}"
     try:
         place, waiting = look.place(work), look.place(look.privileged.handshakes)

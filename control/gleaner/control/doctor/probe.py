@@ -1,4 +1,4 @@
-"""Run trials as the service account, in a separate program, because root's success proves nothing.
+"""Run trials as the service account, in a separate program, because success as root proves nothing.
 
     python -P -m gleaner.control.doctor.probe NAME     with the arguments, a list in JSON, on its input
 
@@ -76,7 +76,7 @@ def _try_writes(drafts: Path) -> str:
 
 
 def database(url: str, path: str) -> dict[str, Any]:
-    """Return what keeps control from its database. `path` is the file of a SQLite database, or ""."""
+    """Return the fault that keeps control from its database. `path` is the file of a SQLite database, or ""."""
     from gleaner.control.queue.database import check_schema, connect
     from gleaner.control.queue.errors import QueueError
 

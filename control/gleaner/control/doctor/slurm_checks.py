@@ -45,7 +45,7 @@ _LEAST_MIB = 512
 """The least memory on a node that is useful for jobs."""
 _USUAL_REASONS = frozenset({"None", "Priority", "Resources", "BeginTime", ""})
 _NO_NODE = "node configuration is not available"
-"""Slurm's words if a job can never have the nodes: they are down, drained, reserved for long, or not in this
+"""Slurm's words if a job can never have the nodes: they are down, drained, reserved for a long time, or not in this
 partition."""
 _FEW_JOBS = {"bf_max_job_part": 10, "bf_max_job_start": 10, "bf_max_job_test": 100}
 """Parameters of backfill, and the smallest numbers with which agents can still start."""
@@ -181,7 +181,7 @@ def nodes(look: Look) -> Finding:
 
 @check("agents", (CONTROL,))
 def agents(look: Look) -> Finding:
-    """Check that agents start, by control's own report and, if none runs, by Slurm's reason why they wait."""
+    """Check that agents start, from control's own report and, if no agent runs, from Slurm's reason for the wait."""
     if trouble := problem(look):
         return fault(f"control reports a problem: {trouble}", "glean doctor node on one of the nodes; control's log")
     found = _queued_agents(look)

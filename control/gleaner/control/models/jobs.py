@@ -36,7 +36,7 @@ class Submission(Shape):
     job: JobSpec
     indices: Indices | None = None
     parameters: ParameterSpace | None = None
-    """The jobs then have the indices 1, 2 and so on."""
+    """With parameters, the jobs have the indices 1, 2 and so on."""
     group: Name | None = None
     """The group. Only an admin can name a group other than the token's own."""
     hold: Flag = False

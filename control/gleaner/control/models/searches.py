@@ -56,7 +56,7 @@ class JobFilter(Search):
     """The column by which the jobs are sorted. With a minus, the largest come first. Equal jobs are sorted by their
     ids."""
     after: int = Field(default=0, ge=0, le=MAX_ID)
-    """Only jobs with a higher id than this. Passing the last id of each page is the fastest way to read all jobs."""
+    """Only jobs with a higher id are returned. Passing the last id of each page is the fastest way to read all jobs."""
 
 
 class JobSearch(PageSearch, JobFilter):

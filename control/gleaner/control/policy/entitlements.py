@@ -4,23 +4,23 @@ The rules are those of OMFS (see below), which the simulator also implements. A 
 
 - A job needs its processors in pieces, on nodes that it can use. A decision on it therefore considers the free
   resources of the nodes where it would run (its *targets*), and only jobs that hold resources there can be its victims.
-- A job that was released and has not started is *promised* the room on its targets, which then is not idle for other
-  jobs.
+- A job that was released and has not started is *promised* the room on its targets, which then does not count as idle
+  for other jobs.
 - A claim is a job that fits into the unused part of its owner's entitlement. It is released at the top of the
   scheduler's queue even if its victims cannot be preempted yet, because the scheduler then keeps the next free
-  processors for it. A claim that would not fit, no matter which jobs were preempted, is held and does not count for its
-  owner.
+  processors for it. A claim that would not fit, no matter which jobs were preempted, is held and does not count towards
+  its owner's use.
 - A job that the scheduler might not start yet even on idle nodes (because of a dependency, the next task of an array,
-  or a limit) is released to find out. It counts for its owner, but no job is preempted for it until the scheduler lacks
-  only room.
+  or a limit) is released to find out whether it would start. It counts towards its owner's use, but no job is preempted
+  for it until room is all that the scheduler lacks.
 - Gleaner's own agents count as the jobs of an owner with entitlement 0. They are vacated first, at any age, and for any
   job that can run, whoever owns it, so that no agent makes a regular job wait.
 - Only resources that can be used now are shared, so the resources that a job holds on other nodes (drained or down) do
   not count for its owner.
 - Only as many victims of a claim are preempted as the hourly ceiling allows. The rest of the room stays promised.
 
-Claims are decided first, in the order of submission, and again after each claim for which other jobs were vacated. All
-other jobs follow, those that were already released first.
+Claims are considered first, in the order of submission, and again after each claim for which other jobs were vacated.
+All other jobs follow, those that were already released first.
 
 The method is OMFS (Zvi and Oren, "Optimized Memoryless Fair-Share HPC Resources Scheduling using Transparent
 Checkpoint-Restart Preemption", 2021). Each owner is entitled to a part of the machine, can use more while others do not
@@ -47,13 +47,14 @@ the listing needed a decision:
   "of entities utilizing more than their allotment". An owner that comes down to its entitlement while victims are
   chosen loses no further job.
 - Line 32, the order: the queue of running jobs "demotes jobs that have been running uninterruptedly for at least a
-  quantum", so those jobs come first. The paper leaves the rest of the order open. The jobs whose loss takes their owner
-  least far below its entitlement come next, and then those of the lowest priority (line 11 compares priorities within
-  one user, this module across all users). The last criterion is the cost of vacating a job, which is the time of a save
-  or the computing time that a kill loses.
+  quantum", so those jobs come first. The paper leaves the rest of the order open. The jobs whose loss leaves their
+  owner least far below its entitlement come next, and then those of the lowest priority (line 11 compares priorities
+  within one user, this module across all users). The last criterion is the cost of vacating a job, which is the
+  duration of a save or the computing time that a kill loses.
 - "Each job is allowed a quantum: a minimal running duration". With `protects`, no job is vacated within its quantum, so
   saves are bounded and a claim waits for at most a quantum. Without it, such jobs come last, and a claim never waits.
-- Line 31 stops as soon as enough CPUs are freed. Here a chosen job is spared again if the jobs chosen after it suffice.
+- Line 31 stops as soon as enough CPUs are freed. Here a chosen job is spared after all if the jobs chosen after it
+  suffice.
 - Line 33 drops jobs that cannot be saved. According to the words, such a job "may be killed", and the caller lets it
   start over.
 - Line 36 counts vacated CPUs as idle immediately. A save takes time, so `coming` contains the CPUs that are being freed
@@ -70,10 +71,10 @@ The caller asks about each waiting job in turn, and applies each answer before t
 
 Counting shows that no claim waits longer than that. The idle, coming and used units make up the whole machine, and the
 entitlements add up to no more. So if a claim fits into its owner's entitlement, and the idle and coming units do not
-suffice, another owner is above its own entitlement and has preemptible jobs there. The rules also cannot go round in
-circles. An owner with a claim is within its entitlement afterwards, and its jobs are vacated only after it has taken
-idle units beyond its entitlement. A job that was just vacated is not a claim, because with it, its owner was above the
-entitlement.
+suffice, another owner is above its own entitlement, and some of that owner's jobs are preemptible. The rules also
+cannot go round in circles. An owner with a claim is within its entitlement afterwards, and its jobs are vacated only
+after it has taken idle units beyond its entitlement. A job that was just vacated is not a claim, because with it, its
+owner was above the entitlement.
 """
 
 from collections import defaultdict
@@ -363,8 +364,8 @@ def _may_go(state: _State) -> tuple[dict[str, Resources], ...]:
     """Return the resources that can be vacated on each node, in three entries, each of which includes those before it.
 
     The first entry contains the resources of agents, the second adds jobs that have run for a quantum, and the third
-    adds the rest, which the quantum might protect. Apart from its last victim, no owner loses more than it holds above
-    its entitlement.
+    adds the rest, which the quantum might protect. Apart from the last victim of each owner, no owner loses more than
+    it holds above its entitlement.
     """
     grades = tuple(dict.fromkeys(state.free, NOTHING) for _ in range(_OLD + 1))
     there: dict[tuple[int, str, str], list[Resources]] = {}

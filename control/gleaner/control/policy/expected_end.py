@@ -45,7 +45,8 @@ def poisson_interval(ended: int) -> tuple[float, float]:
 def expected_end(
     *, submitted_s: float, unfinished: int, held: int, ended: int, ended_recently: int, now_s: float
 ) -> ExpectedEnd:
-    """Return the rate of the last `RECENT_S`, or that since the submission if too few jobs have ended lately.
+    """Return the rate of the last `RECENT_S` seconds, or the rate since the submission if too few jobs have ended
+    lately.
 
     The ends are treated as a Poisson process, and the limits of its rate give the limits of the interval. Jobs that are
     held are left out, because they end only after their release. Cancelled jobs do not count as ended.

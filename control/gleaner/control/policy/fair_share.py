@@ -86,7 +86,7 @@ class First:
 class Book:
     """The turns of one claim: the compared jobs, the job that received the place, and the cores that each group holds.
 
-    Turns after the first `TURNS_KEPT` are made but not stored.
+    Turns after the first `TURNS_KEPT` take place but are not stored.
     """
 
     def __init__(self, shares: Shares) -> None:

@@ -1,7 +1,7 @@
 """Nodes that lose unusually many slices. Pure.
 
 Such a node meets three conditions. It has lost at least three slices, because one or two losses can be chance. It has
-lost at least a quarter of its slices, because a lost slice costs at most a round, and a smaller part costs less than an
+lost at least a quarter of its slices, because a lost slice costs at most a round, and a smaller part is not worth an
 alarm. Its lost fraction is at least three times the median of the other nodes, because a failing network or storage
 system affects all nodes. The median is used so that one bad node does not hide another.
 """

@@ -1,4 +1,4 @@
-"""The clocks of nodes. An agent and control agree on the end of a round only if their clocks do. Pure."""
+"""The clocks of nodes. An agent and control agree on the end of a round only if their clocks agree. Pure."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ _MOST_S = 1.0
 
 
 def is_wrong(ahead_s: float) -> bool:
-    """Return True if a clock that differs this much from control's is wrong."""
+    """Return True if a clock that is `ahead_s` seconds ahead of control's counts as wrong."""
     return abs(ahead_s) > _MOST_S
 
 

@@ -4,7 +4,7 @@ The module is pure. `plan` takes a `ProvisioningView` and returns a `Plan`, by t
 
 - All agents of a round end at one boundary, a multiple of the round length since a fixed origin. Therefore a restarted
   control program plans the same ends. At the boundary, all nodes of a round become free at the same instant, so that a
-  regular job as wide as the cluster can start. For the same reason, no agent is submitted for a later end if the time
+  regular job as wide as the cluster can start. For the same reason, no agent is submitted with a later end if the time
   before the boundary is too short. Such an agent would still hold its node when the others end.
 - Agents are not tied to nodes, because Slurm places them. Therefore the plan contains only a number of agents.
 - A node that Slurm has planned for a waiting job is idle until that job starts, and Slurm decides whether an agent fits
@@ -73,8 +73,8 @@ class ProvisioningView:
     """The whole nodes that the scheduler shows as idle and usable, including those that it has planned for a waiting
     job."""
     excluded: frozenset[str]
-    """Nodes on which agents failed repeatedly, or that are being emptied. The scheduler might have forgotten some of
-    them."""
+    """Nodes on which agents failed repeatedly, or that are being emptied. Some of them might no longer exist in the
+    scheduler."""
     pending: tuple[PendingAgent, ...]
     running: tuple[RunningAgent, ...]
     waiting: tuple[WaitingJobs, ...]
@@ -183,7 +183,7 @@ def _fill(free: Resources, node: str, kinds: Sequence[WaitingJobs], left: list[i
 
 
 def _of_no_use(waiting: tuple[WaitingJobs, ...]) -> frozenset[str]:
-    """Return the nodes on which no waiting job can continue, so that an agent there would have no work.
+    """Return the nodes on which no waiting job can continue, so that agents there would have no work.
 
     >>> _of_no_use((WaitingJobs(1, 1, 5, frozenset({"n1", "n2"})), WaitingJobs(2, 1, 1, frozenset({"n2"}))))
     frozenset({'n2'})

@@ -38,7 +38,7 @@ def at_least_s(new: CostSample, *, known: SaveCost | None, expected_s: float | N
 def with_error(errors: Sequence[float], *, took_s: float, expected_s: float | None) -> list[float]:
     """Return the errors of the latest estimates, with one added.
 
-    An error is the time of a save divided by the expected time.
+    An error is the duration of a save divided by its expected duration.
 
     >>> with_error([1.0], took_s=3.0, expected_s=2.0), with_error([1.0], took_s=3.0, expected_s=None)
     ([1.0, 1.5], [1.0])

@@ -8,8 +8,8 @@ longer idle.
 
 A node is partly used if some of its cores are used and some are not.
 
-The algorithm chooses a candidate, and then weighs its cost against its gain. Both are in core seconds, so that a wide
-job and a whole node are comparable:
+The algorithm chooses a candidate, and then weighs the cost of its migration against the gain. Both are in core seconds,
+so that a wide job and a whole node are comparable:
 
 - The cost of a migration: while a job is saved and restored, its cores compute nothing, so the cost is its cores times
   the seconds that both take. Writing to the storage also delays other jobs, but this is not counted.

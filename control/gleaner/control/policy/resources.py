@@ -65,7 +65,7 @@ def time_step_s(needs_s: int, longest_s: float) -> int:
 def next_memory_mib(memory_mib: int, most_mib: int | None) -> int | None:
     """Return the next memory size, in MiB, of a job that has reached its limit.
 
-    The memory is doubled, up to `most_mib`. The result is None if the job already has that much.
+    The memory is doubled, up to `most_mib`. The result is None if the job already has `most_mib`, or if that is None.
 
     >>> next_memory_mib(512, 4096), next_memory_mib(3000, 4096), next_memory_mib(4096, 4096), next_memory_mib(512, None)
     (1024, 4096, None, None)
@@ -76,7 +76,7 @@ def next_memory_mib(memory_mib: int, most_mib: int | None) -> int | None:
 
 
 def memory_step(memory_mib: int, nodes: Collection[int] = ()) -> int:
-    """Return the memory, in MiB, of a job that requests this much. It is rounded up to a step, by at most an eighth.
+    """Return a job's memory, in MiB. It is the requested memory, rounded up to a step, by at most an eighth.
 
     A claim examines each size of the waiting jobs, so jobs of nearly the same size count as one size.
 

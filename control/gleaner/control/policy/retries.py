@@ -74,5 +74,6 @@ def pause_s(failures: int) -> float:
 
 
 def backoff_s(first_s: float, times: int, most_s: float) -> float:
-    """Return `first_s` for the first time, twice as much for each further one, and at most `most_s`."""
+    """Return a pause in seconds, which is `first_s` the first time, twice as long each further time, and at most
+    `most_s`."""
     return min(first_s * 2.0 ** min(max(times, 1) - 1, 30), most_s)

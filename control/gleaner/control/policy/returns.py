@@ -47,7 +47,8 @@ class Blame(StrEnum):
 
 
 def must_exclude(group_of: Mapping[int, str], *, was_excluded: bool) -> bool:
-    """Return True if the node on which these jobs failed in a row is to be excluded. All of them ran elsewhere.
+    """Return True if the node on which these jobs failed in a row is to be excluded. All of these jobs also ran
+    elsewhere.
 
     >>> must_exclude({1: "a", 2: "a", 3: "b"}, was_excluded=False), must_exclude({1: "a", 2: "b"}, was_excluded=False)
     (True, False)
@@ -84,7 +85,8 @@ class Then(Enum):
     HOLD_CAMPAIGN = "hold campaign"
     """The jobs of its campaign that have not begun are held as well, because they use the same image."""
     HOLD_NEW_CAMPAIGN = "hold new campaign"
-    """Its whole campaign is held if none of its jobs has computed. Reports about the other jobs count as well."""
+    """The job's whole campaign is held if none of the campaign's jobs has computed. Reports about the other jobs count
+    as well."""
     SET_ASIDE = "set aside"
     """The checkpoint is broken, so the previous one counts."""
 

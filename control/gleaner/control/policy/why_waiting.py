@@ -183,7 +183,7 @@ def waits_because(wish: JobNeeds, around: Surroundings) -> str:
 
 
 def its_turn(before: int) -> str:
-    """Return the words for the jobs that come before another, or "" if there are none.
+    """Return a phrase with the number of jobs that come before this one, or "" if there are none.
 
     >>> its_turn(470), its_turn(0)
     ('; about 470 jobs of its group go before it: those of its user by priority, of others saved ones first', '')

@@ -101,7 +101,8 @@ def record_heartbeat(db: Connection, name: str, beat: Heartbeat, *, lease_s: flo
 
 
 def _record_failed_save(db: Connection, ref: AttemptRef, *, now_s: float) -> None:
-    """Record why saves fail, once until one succeeds, so that the owner can read the reason before the slice ends."""
+    """Record why saves fail, only once until a save succeeds, so that the owner can read the reason before the slice
+    ends."""
     these = (NOT_SAVED, event_name(Transition.CHECKPOINT))
     told = (
         select(EVENT.c.what, EVENT.c.detail)
@@ -247,13 +248,13 @@ def nodes_with_jobs(db: Connection) -> frozenset[str]:
 
 
 def renew_leases(db: Connection, *, now_s: float, lease_s: float) -> None:
-    """Give every live agent a full lease, because it was control that was away and not the agents."""
+    """Give every live agent a full lease, because control was away, not the agents."""
     live = update(AGENT).where(AGENT.c.phase == Phase.LIVE)
     db.execute(live.values(lease_until_s=now_s + lease_s))
 
 
 def vacate(db: Connection, name: str) -> None:
-    """Tell the agent at its next heartbeat to save everything and end."""
+    """Tell the agent at its next heartbeat to save all its jobs and end."""
     _lock_agent(db, name)
     db.execute(update(AGENT).where(AGENT.c.name == name).values(vacate=True))
 

@@ -29,8 +29,8 @@ from gleaner.control.queue.transitions import LANE_OF_NEW, lock, make_transition
 from gleaner.control.states import Outcome, State, Transition
 
 AT_ONCE_S, SAVES_AT_ONCE = 5.0, 5
-"""A job that saves itself without its memory is held after `SAVES_AT_ONCE` attempts in a row that compute less than
-`AT_ONCE_S`."""
+"""A job that saves itself without its memory is held after `SAVES_AT_ONCE` attempts in a row that compute for less than
+`AT_ONCE_S` seconds."""
 
 AttemptReport = Checkpointed | Saved | Completed | Returned | LogLines
 
@@ -446,8 +446,9 @@ def _go_on_from(db: Connection, job: int, checkpoint: tuple[int, int] | None) ->
 def record_checkpoint(db: Connection, job: int, attempt: int, report: Checkpointed, *, now_s: float) -> bool:
     """Record a checkpoint of an attempt that keeps running. The job continues from it if the attempt is lost.
 
-    The report is guarded like the report of an attempt's end. Repeating it changes nothing, however late it arrives.
-    Return True if the report is new. Raises `Invalid` for a checkpoint that is not newer than the attempt's last one.
+    The report is guarded like the report of an attempt's end. A repeated report changes nothing, however late it
+    arrives. Return True if the report is new. Raises `Invalid` for a checkpoint that is not newer than the attempt's
+    last one.
     """
     made = report.checkpoint
     if made.attempt != attempt:

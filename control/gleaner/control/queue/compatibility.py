@@ -1,4 +1,4 @@
-"""The kinds of nodes, and which of them fit together. They decide where a saved job can continue.
+"""The kinds of nodes, and the pairs of kinds that fit together. The pairs decide where a saved job can continue.
 
 A new kind is compared with all others once, when its first node registers. The result is stored, so that a claim only
 looks it up.
@@ -45,7 +45,7 @@ def record_kind(db: Connection, facts: NodeFacts) -> int:
 def forget_mount(db: Connection, node: str, folder: str) -> bool:
     """Record that jobs cannot mount a folder on a node now.
 
-    Return False if the folder was not mountable before either.
+    Return False if the folder was not recorded as mountable before.
     """
     mine = (NODE_HAS.c.node == node, NODE_HAS.c.need == NeedKind.MOUNT, NODE_HAS.c.name == folder)
     return bool(db.execute(delete(NODE_HAS).where(*mine)).rowcount)

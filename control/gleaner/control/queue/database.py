@@ -44,8 +44,8 @@ _WIRE: dict[str, Any] = {
     "keepalives_interval": 1,
     "keepalives_count": int(BUSY_TIMEOUT_S / 2),
 }
-"""With these options, a server that has vanished from the network is noticed within the same time, whether or not data
-was being sent."""
+"""With these options, a server that has vanished from the network is noticed within `BUSY_TIMEOUT_S` seconds, whether
+or not data was being sent."""
 _WAS_IDLE = "25P03"
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _WRITER = "gleaner_writer"
@@ -114,7 +114,7 @@ def _sqlite(url: URL) -> Engine:
 
 @contextmanager
 def transaction(engine: Engine) -> Generator[Connection]:
-    """Run one transaction that writes. It is committed at the end, or rolled back if an exception leaves it.
+    """Run one transaction that can write. It is committed at the end, or rolled back if an exception leaves it.
 
     On SQLite, the transaction holds the write lock from its beginning, so its reads stay valid. Raises `QueueBusy` or
     `SchemaMismatch`.

@@ -102,7 +102,7 @@ def _unpacked(content: bytes) -> dict[str, Any]:
 
 
 def surplus(db: Connection, *, keep_bytes: int) -> int:
-    """Return the number of the newest decision to remove, so that at most `keep_bytes` remain."""
+    """Return the number of the newest decision to remove, so that at most `keep_bytes` bytes remain."""
     by_age = DECISION.c.id.desc()
     sums = select(
         DECISION.c.id,

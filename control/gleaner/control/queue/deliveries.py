@@ -52,11 +52,11 @@ def release(db: Connection, agent: str, *, now_s: float) -> None:
 
 
 def take(db: Connection, agent: str, *, lease_s: float, most_failures: int, now_s: float) -> Any | None:
-    """Assign the delivery that has waited longest to the agent. Return its row, or None if none is due.
+    """Assign to the agent the delivery that has waited longest. Return its row, or None if none is due.
 
     The row contains the job's group, its result's digest, and the part of its folder that is kept. A try without a
-    report counts as one failure, so a delivery that takes longer than any agent lives is given up after
-    `most_failures`. Raises `Conflict` for an agent that is not live.
+    report counts as one failure, so a delivery that takes longer than any agent lives is given up after `most_failures`
+    failures. Raises `Conflict` for an agent that is not live.
     """
     if not db.execute(select(exists().where(AGENT.c.name == agent, AGENT.c.phase == Phase.LIVE))).scalar_one():
         raise Conflict(f"agent {agent} may not deliver: it is not live")
@@ -85,8 +85,8 @@ def take(db: Connection, agent: str, *, lease_s: float, most_failures: int, now_
 def record_end(db: Connection, report: DeliveryReport, *, agent: str, most_failures: int, now_s: float) -> None:
     """Record that a try to deliver a result has ended. A failed delivery is tried again after pauses that grow.
 
-    The delivery is given up after `most_failures`, or if another try would certainly fail. Raises `NotCurrent` if
-    another try has begun since. A repeated report changes nothing.
+    The delivery is given up after `most_failures` failures, or if another try would certainly fail. Raises `NotCurrent`
+    if another try has begun since. A repeated report changes nothing.
     """
     row = _locked(db, report.job)
     if row.tries != report.number or row.agent not in {agent, None}:

@@ -4,7 +4,7 @@ from gleaner.control.states import Transition
 
 
 class QueueError(Exception):
-    """The base class of the queue's errors. The queue has refused, or cannot answer."""
+    """The base class of the queue's errors. The queue has refused the request, or cannot answer it."""
 
 
 class NotFound(QueueError):
@@ -12,7 +12,7 @@ class NotFound(QueueError):
 
 
 class Conflict(QueueError):
-    """The current state does not allow this. Nothing was changed."""
+    """The current state does not allow the request. Nothing was changed."""
 
 
 class TransitionRefused(Conflict):
@@ -42,7 +42,7 @@ class QueueBusy(QueueError):
 
 
 class NotLeading(QueueBusy):
-    """The program does not lead, and only the leader writes. Nothing was changed."""
+    """The program does not lead, and only the leader writes to the queue. Nothing was changed."""
 
 
 class SchemaMismatch(QueueError):

@@ -21,7 +21,8 @@ from gleaner.control.queue.errors import Conflict, Invalid, NotFound
 from gleaner.control.queue.tables import AGENT, IMAGE, JOB, KIND, NODE, SPEC, STORED_IMAGE, Phase
 
 LATEST = 20
-"""If no agent is live, the nodes' images are known from this number of agents that ended last."""
+"""If no agent is live, the nodes' images are those that the agents that ended last reported, at most this many
+agents."""
 MOST_NAMED = 8
 """The number of existing images that a refusal lists, which are those with the most similar names."""
 
@@ -161,7 +162,7 @@ def _name(db: Connection, image: ImageRow) -> None:
 
 def remove(db: Connection, group: str, name: str) -> None:
     """Remove the name. Raises `NotFound`, and `Conflict` while an unended job of the group needs the image."""
-    # Locked first, so that a concurrent submission waits, or is counted.
+    # The name is locked first, so that a concurrent submission waits, or is counted.
     db.execute(select(IMAGE.c.name).where(_is(group, name)).with_for_update())
     found = row(db, group, name)
     if found.jobs:

@@ -1,5 +1,5 @@
-"""The leader is the one control program that writes. A lock with a term in the queue's database decides which program
-leads.
+"""The leader is the one control program that writes to the queue. A lock with a term in the queue's database decides
+which program leads.
 
 A program that begins to lead receives an *epoch*, a number that is higher than that of every earlier leader. The leader
 names its epoch at the beginning of each transaction that writes (`holds`). A program that was stopped, or that waited
@@ -81,7 +81,7 @@ def read_clock(db: Connection, now: ColumnElement[float]) -> float:
 
 
 def try_lead(db: Connection, holder: str, *, now: ColumnElement[float], term_s: float) -> Term | None:
-    """Begin to lead for `term_s`, or renew the term of a leader. Return None if another program leads."""
+    """Begin to lead for `term_s` seconds, or renew the term of a leader. Return None if another program leads."""
     again = update(LEADER).where(_MINE, LEADER.c.holder == holder).values(until_s=now + term_s)
     epoch = db.execute(again.returning(LEADER.c.epoch)).scalar_one_or_none()
     if epoch is None:

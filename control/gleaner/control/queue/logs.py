@@ -24,7 +24,7 @@ from gleaner.control.states import State
 
 MISSING = "[this line was lost together with an agent, or came too fast to be kept]"
 LINE_BYTES = 64
-"""The size of a line without its characters, so that a log of empty lines is also limited."""
+"""The bytes that each line counts in addition to its characters, so that a log of empty lines is also limited."""
 PAGE_BYTES = 2**20
 """The size at which a page of a log ends. In JSON, a character can be six times as long."""
 REMOVED = 2000
@@ -42,8 +42,8 @@ _FROM = (
 def append(db: Connection, job: int, attempt: int, lines: LogLines, *, most_bytes: int) -> None:
     """Add lines of the job's latest attempt. Lines that are already stored stay as they are.
 
-    Lines can arrive after the attempt's end, until the job is claimed again. If all lines of the job take more than
-    `most_bytes` together, the oldest are removed.
+    Lines can arrive after the attempt's end, until the job is claimed again. If all lines of the job together take more
+    than `most_bytes` bytes, the oldest are removed.
     """
     latest = db.execute(_LATEST, {"job_": job}).scalar_one_or_none()
     if latest is None:

@@ -247,7 +247,7 @@ def record_costs(
 
     A restore is counted at the end of its attempt, because a periodic save also reports it. The time that a workload
     takes to save itself, or to start again, depends only on the workload and is left out. A late save took longer than
-    it reports.
+    its report shows.
     """
     # The cost of a save while jobs compute shows little about saves at the end of an agent, when all jobs stand still.
     measured = None if isinstance(report, Completed | Checkpointed) else report.measured

@@ -91,7 +91,7 @@ def times(db: Connection, *, begin_s: float, end_s: float, step_s: int) -> dict[
 
 
 def record_uses(db: Connection, step_s: int, uses: NodeUses) -> None:
-    """Record the use of each node in a step. The last record of a step counts."""
+    """Record the use of each node in a step. The last record of a step replaces earlier ones."""
     this = and_(NODE_USE.c.step_s == step_s, NODE_USE.c.begin_s == uses.begin_s)
     content = zlib.compress("\n".join((uses.letters, *uses.names)).encode())
     if not db.execute(update(NODE_USE).where(this).values(content=content)).rowcount:

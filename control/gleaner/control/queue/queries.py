@@ -1,4 +1,5 @@
-"""Queries for jobs, campaigns, agents and their free room, and the resources of each group. No function here writes."""
+"""Queries for jobs, campaigns, agents and their free room, and the resources of each group. No function here changes
+the database."""
 
 import math
 from collections import Counter
@@ -181,11 +182,11 @@ def latest_event(db: Connection) -> int:
 
 
 def waiting_before(db: Connection, job: int, *, at_most: int) -> int:
-    """Return the approximate number of waiting jobs of its group that come before a waiting job. The count stops at
-    `at_most`.
+    """Return the approximate number of waiting jobs that come before a waiting job of the same group. The count stops
+    at `at_most`.
 
-    The order is that of a claim (see `claims`), as if the job were its submitter's next. Each part of the count is a
-    range of the index of the waiting jobs, so no more rows are read than are counted.
+    The order is that of a claim (see `claims`), as if the job were its submitter's next job. Each part of the count is
+    a range of the index of the waiting jobs, so no more rows are read than are counted.
     """
     mine = db.execute(select(JOB.c.group, JOB.c.submitter, JOB.c.state, JOB.c.priority).where(JOB.c.id == job)).one()
     same = LANE.c.submitter == mine.submitter

@@ -46,7 +46,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The numbers of jobs, by what happened to them.
+    """The numbers of jobs, by their outcome.
 
     `unknown` jobs were submitted after the backup, and only their archives remain.
     """
@@ -112,7 +112,7 @@ def _try_to_let_count(db: Connection, job: int, found: list[Found], *, now_s: fl
 
 def _let_count(db: Connection, row: Any, found: list[Found], *, now_s: float) -> tuple[bool, bool]:
     """Accept the newest result and the newest checkpoint of the job. Return True for each that was accepted."""
-    # The archive of an ended attempt was not accepted at the time either.
+    # If an attempt had ended before the backup, its archive was not accepted then either.
     first = row.attempt if row.state is State.RUNNING or row.lost else row.attempt + 1
     saves = [one for one in found if one.number is not None and one.attempt >= first]
     outputs = [one for one in found if one.exit_code == 0 and one.attempt >= first]

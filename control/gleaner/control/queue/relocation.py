@@ -222,7 +222,8 @@ def nodes_and_jobs(
 ) -> tuple[tuple[AgentNode, ...], tuple[AgentJob, ...]]:
     """Return the live agents' nodes and all jobs on them, in the form that `policy.rebalancing` needs.
 
-    A job is migratable if it can be saved as far as is known, has run for `settled_s`, and has no failed migration.
+    A job is migratable if it can be saved as far as is known, has run for at least `settled_s` seconds, and has no
+    failed migration.
     """
     agents: dict[str, Any] = {row.name: row for row in db.execute(_AGENTS)}
     fits = {(row.saved_on, row.node) for row in db.execute(select(FIT))}

@@ -28,8 +28,8 @@ _ENDED_BADLY = JOB.c.outcome.in_((Outcome.FAILED, Outcome.CANCELLED))
 
 
 def rerun(db: Connection, job: int, change: Rerun, *, rules: SubmissionRules, by: str, now_s: float) -> None:
-    """Run one job again. Raises `Conflict` if it has succeeded or has not ended, and otherwise as `rerun_campaign`
-    does."""
+    """Run one job again. Raises `Conflict` if the job has succeeded or has not ended, and also the errors of
+    `rerun_campaign`."""
     campaign = db.execute(select(JOB.c.campaign).where(JOB.c.id == job)).scalar_one_or_none()
     if campaign is not None:
         campaign_rules.lock(db, campaign)
@@ -42,7 +42,7 @@ def rerun(db: Connection, job: int, change: Rerun, *, rules: SubmissionRules, by
 def rerun_campaign(
     db: Connection, campaign: int, change: CampaignRerun, *, rules: SubmissionRules, by: str, now_s: float
 ) -> Sequence[int]:
-    """Run the failed jobs of a campaign again, or those with the given indices. Return the jobs.
+    """Run again the failed jobs of a campaign, or its jobs with the given indices. Return the jobs.
 
     Raises `Conflict` if one of them cannot run again, or if an image or an input that they need was removed, `NotFound`
     for an index that the campaign does not have, and `OverQuota` as a submission does.

@@ -1,10 +1,10 @@
 """Retention: the removal of rows that are too old according to the settings.
 
 Jobs and their attempts stay, because reports count them. At the next pass, a removed job loses the rows that other jobs
-lose by age, and `storage_gc` deletes the files of results that are given up here. Rows are removed in small portions,
-between which other writers have their turn. After an interruption, the next pass examines everything again. Each query
-reads a limited number of rows by key, and the caller limits the size of each removal. Therefore neither keeps a writer
-waiting for long, however large the tables are.
+lose when they are old, and `storage_gc` deletes the files of results that are given up here. Rows are removed in small
+portions, between which other writers have their turn. After an interruption, the next pass examines everything again.
+Each query reads a limited number of rows by key, and the caller limits the size of each removal. Therefore neither
+keeps a writer waiting for long, however large the tables are.
 """
 
 import time
@@ -184,7 +184,7 @@ def remove_job(db: Connection, job: int) -> None:
 
 
 def remove_campaign(db: Connection, campaign: int) -> None:
-    """Remove all jobs of a campaign in the same way. If one of them cannot be removed, all stay."""
+    """Remove all jobs of a campaign as `remove_job` does. If one of them cannot be removed, all stay."""
     campaign_rules.lock(db, campaign)
     allow_whole_campaign(db)
     _remove_jobs(db, JOB.c.campaign == campaign)
@@ -226,8 +226,8 @@ def remove_lines(db: Connection, jobs: deque[int], *, before_s: float) -> int:
 
 
 def remove_events(db: Connection, jobs: Sequence[int], *, before_s: float, at_most: int) -> int:
-    """Remove events of these jobs, as far as the jobs ended before that time and do not run again. Return how many were
-    removed."""
+    """Remove events of these jobs, but only of jobs that ended before that time and do not run again. Return how many
+    were removed."""
     some = select(EVENT.c.id).join(JOB, JOB.c.id == EVENT.c.job).where(JOB.c.id.in_(jobs), _is_old(before_s))
     some = some.limit(at_most)
     return db.execute(delete(EVENT).where(EVENT.c.id.in_(some))).rowcount

@@ -30,7 +30,7 @@ class SmallCache(Generic[K, V]):
         return value
 
     def put(self, key: K, value: V, *, fresh_s: float) -> None:
-        """Store a value that is valid for this time."""
+        """Store a value that is valid for `fresh_s` seconds."""
         self._entries.pop(key, None)
         while len(self._entries) >= self._at_most:
             del self._entries[next(iter(self._entries))]
@@ -49,7 +49,7 @@ class SmallCache(Generic[K, V]):
 
         Until then, other callers receive the old value, and wait only if there is none. So this method must never be
         used for tokens, which need `find` and `put`. A value that takes long to read stays valid longer, by `rest`
-        times the time that reading it took. Raises `TimeoutError` after waiting `wait_s` for another caller.
+        times the time that reading it took. Raises `TimeoutError` after waiting `wait_s` seconds for another caller.
         """
         old = self._entries.get(key)
         with suppress(KeyError):

@@ -110,7 +110,7 @@ def revoke(db: Connection, *, role: str, name: str, now_s: float) -> int:
 def agents_hashes(db: Connection, agent: str) -> tuple[str, ...]:
     """Return the hashes of all tokens of an agent.
 
-    Expired tokens are included, because they prove the agent's older files.
+    Expired tokens are included, because older files of the agent are verified with them.
     """
     mine = select(TOKEN.c.hash).where(TOKEN.c.role == Role.AGENT, TOKEN.c.name == agent, TOKEN.c.revoked_s.is_(None))
     return tuple(db.scalars(mine))
@@ -172,7 +172,8 @@ def remove_ended(db: Connection, *, before_s: float, at_most: int) -> int:
 
 
 def remove_ended_agents(db: Connection, *, spooling: Collection[str], now_s: float, at_most: int) -> int:
-    """Remove the tokens of ended agents, but not those that must still prove a report. Return how many were removed.
+    """Remove the tokens of ended agents, but not those with which a report must still be verified. Return how many were
+    removed.
 
     `spooling` are the agents with reports in the storage.
     """

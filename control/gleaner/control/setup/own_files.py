@@ -33,7 +33,7 @@ class OwnFile(NamedTuple):
     """A file or a folder.
 
     An admin is allowed to edit a `settings` file. The content of a `brief` file is not shown. A `data` folder is
-    removed only with --purge.
+    removed only by `glean setup` with `--remove --purge`.
     """
 
     path: str
@@ -150,7 +150,8 @@ class SetupPlan(NamedTuple):
 
 
 def make_plan(machine: TargetMachine, wanted: Wanted, *, purge: bool = False) -> SetupPlan:
-    """Return the changes to make. Things that are listed but not wanted are removed. This function changes nothing.
+    """Return the changes to make, which include removing everything that is listed but not wanted. This function itself
+    changes nothing.
 
     Raises `SetupRefused` if a foreign file is in the way.
     """
@@ -240,13 +241,14 @@ def _remove(machine: TargetMachine, path: str) -> None:
 
 def _remove_folder(place: Path) -> None:
     """Remove a folder if it contains no files of others, and nothing is mounted on it."""
-    shutil.rmtree(place / "__pycache__", ignore_errors=True)  # for root's programs
+    shutil.rmtree(place / "__pycache__", ignore_errors=True)  # written by the programs that run as root
     with suppress(OSError):
         place.rmdir()
 
 
 def _programs(machine: TargetMachine, name: str, programs: tuple[Words, ...], undo: tuple[Words, ...]) -> Change:
-    """Return the change that runs programs. `undo` is listed before they run. Without it, their entry is removed."""
+    """Return the change that runs programs. `undo` is added to the list before they run. Without `undo`, their entry is
+    removed from the list."""
 
     def do() -> None:
         if undo:

@@ -28,7 +28,7 @@ _ADMIN_TOKEN = f"{STATE}/admin.token"
 
 
 def client(answers: ClientAnswers) -> Wanted:
-    """Return the needs of a login node."""
+    """Return the files and commands that a login node needs."""
     return Wanted((*_authority(answers.ca), OwnFile(SETTINGS, _client_table(answers.url, answers.ca), kind="settings")))
 
 
@@ -58,7 +58,7 @@ def control_settings(answers: ControlAnswers, prefix: str = "/opt/gleaner") -> O
 
 
 def control(machine: TargetMachine, answers: ControlAnswers, prefix: str) -> Wanted:
-    """Return the needs of control's machine. `prefix` is the folder of the installed program."""
+    """Return the files and commands that control's machine needs. `prefix` is the folder of the installed program."""
     name, owner, home = answers.account, (answers.uid, answers.gid), Path("~root").expanduser()
     tls = Wanted(_authority(answers.ca)) if answers.certificate else certificates(machine, answers)
     authority = machine.find(CA_FILE)  # once it has been created
@@ -151,7 +151,7 @@ def _slurm_account(machine: TargetMachine, name: str) -> Wanted:
 
 
 def node(machine: TargetMachine, answers: NodeAnswers) -> Wanted:
-    """Return the needs of a compute node. Raises `SetupRefused`."""
+    """Return the files and commands that a compute node needs. Raises `SetupRefused`."""
     owner, is_docker = (answers.uid, answers.gid), answers.runtime == "docker"
     settings = shipped.content(
         "/etc/gleaner/agent.toml", url=answers.agents_url, storage=answers.storage,
@@ -175,7 +175,7 @@ def node(machine: TargetMachine, answers: NodeAnswers) -> Wanted:
 
 
 def _root_programs(machine: TargetMachine, answers: NodeAnswers) -> Wanted:
-    """Return root's programs, their settings, and the folder for agents' requests to them."""
+    """Return the programs that run as root, their settings, and the folder for agents' requests to them."""
     places = ":".join(f"{machine.root}{folder}" for folder in PATH.split(":"))
     runc, criu = ((shutil.which(name, path=places) or "").removeprefix(machine.root) for name in ("runc", "criu"))
     if not (runc and criu):

@@ -1,6 +1,7 @@
 """The files that Gleaner installs on machines: settings, units, scripts, CRIU's options.
 
-Each is in `files/` at its path on a machine. The packages contain that folder, and `glean setup` copies from it.
+Each file is stored in `files/`, under the path that it has on a machine. The packages contain that folder, and
+`glean setup` copies from it.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
 """The lines that Slurm needs for agents. Setup prints them for an admin to paste, and never edits Slurm's files.
 
 `slurm_lines` is pure: it takes the output of `scontrol show config` and `scontrol show partition`. If a site already
-preempts jobs, or has partitions of different tiers, our lines would change which jobs have to leave for which. In that
+preempts jobs, or has partitions of different tiers, our lines would change which jobs preempt which other jobs. In that
 case these changes are returned instead of the lines.
 """
 

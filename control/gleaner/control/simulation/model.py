@@ -95,7 +95,8 @@ class NodeClass:
     cores: int = 1
     name: str = "all"
     speed: float = 1.0
-    """The speed, by which a job's `run_s` is divided. If a job has nodes of several classes, the slowest one counts."""
+    """The speed, by which a job's `run_s` is divided. If a job has nodes of several classes, the speed of the slowest
+    class counts."""
     priority: int = 0
     """The priority. Nodes of higher priority are filled first, for example better hardware, or a scarce resource that
     migration keeps in use."""
@@ -108,8 +109,8 @@ class Machine:
     classes: tuple[NodeClass, ...]
     allocation: Allocation = Allocation.NODES
     prefers_one: bool = False
-    """True if, on shared nodes, a job goes to the first node that has room for all of it. If no node has, it is given
-    the first free cores, wherever they are, as every job is by default in Slurm."""
+    """True if, on shared nodes, a job goes to the first node that has room for all of it. If no node has room for the
+    whole job, it is given the first free cores, wherever they are, as every job is by default in Slurm."""
 
     @property
     def nodes(self) -> int:
@@ -238,7 +239,7 @@ class Schedule:
     """One replay of a workload. If a job still waited or ran when the replay stopped, its missing times are NaN.
 
     `jobs` has one stretch of each job that started, and several if the job was saved, migrated or killed. `agents` is
-    empty without agents. Agents that started and ended together may share one entry with all their units.
+    empty without agents. Agents that started and ended together can share one entry with all their units.
     """
 
     workload: Workload

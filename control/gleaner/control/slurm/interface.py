@@ -36,7 +36,7 @@ class AgentRequest:
 
     name: str
     end_s: float
-    """The shared end. The scheduler's time limit may end up to a minute later, and the agent lowers that limit when it
+    """The shared end. The scheduler's time limit can end up to a minute later, and the agent lowers that limit when it
     starts."""
     latest_start_s: float
     """The latest time at which a start is still useful."""
@@ -46,7 +46,7 @@ class AgentRequest:
 
 
 class Cluster(Protocol):
-    """A cluster's scheduler. Every method may raise `ClusterUnavailable` or `ClusterError`, and none waits for a job's
+    """A cluster's scheduler. Every method can raise `ClusterUnavailable` or `ClusterError`, and none waits for a job's
     start.
 
     Only one thread at a time can submit and withdraw. Any thread can read and query at any time.
@@ -93,7 +93,7 @@ class Cluster(Protocol):
         """Submit one agent under a name that was never used, and return its id.
 
         If the answer is lost, the agent is looked up. After any `ClusterError` except `ClusterRefused`, the scheduler
-        may have accepted the agent. Raises `ClusterRefused` if the scheduler would always refuse.
+        might have accepted the agent. Raises `ClusterRefused` if the scheduler would always refuse.
         """
         ...
 

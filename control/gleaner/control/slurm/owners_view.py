@@ -62,7 +62,7 @@ def is_ready(job: SlurmJob) -> bool:
 
 
 def is_at_limit(job: SlurmJob) -> bool:
-    """Return True if a job waits because of a limit of its owner, which may also block other jobs of its account."""
+    """Return True if a job waits because of a limit of its owner, which might also block other jobs of its account."""
     return job.reason.startswith(_LIMITS)
 
 
@@ -87,7 +87,7 @@ def holdings(job: SlurmJob) -> dict[str, Resources]:
 def wishes(jobs: Iterable[SlurmJob], nodes: Mapping[str, SlurmNode]) -> dict[str, Wish]:
     """Return the request of each job, restricted to the usable nodes.
 
-    Thousands of jobs may request the same few sets of nodes, so each set is derived only once.
+    Thousands of jobs can request the same few sets of nodes, so each set is derived only once.
     """
     lack = cache(partial(lacking, nodes={node.name: node.features for node in nodes.values()}))
 

@@ -113,7 +113,7 @@ class SlurmCluster:
             return parse.parse_submitted(self._run(words, given=script, submits=True))
         except ClusterRefused as error:
             raise ClusterRefused(f"{error} ({commands.asked(self._settings)})") from error
-        except ClusterError:  # the answer is missing or unreadable, but Slurm may have accepted the agent
+        except ClusterError:  # the answer is missing or unreadable, but Slurm might have accepted the agent
             found = self._look_up(request.name)
             if found is None:
                 raise

@@ -71,7 +71,7 @@ def _name(job: Any) -> str:
 
 def main() -> None:
     """Print the answer."""
-    # Slurm's library may print. Its lines go to stderr, so that they are never taken for the answer.
+    # Slurm's library might print messages. They go to stderr, so that they are never taken for the answer.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     try:

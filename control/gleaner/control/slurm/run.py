@@ -36,7 +36,7 @@ _SIGNS_OF_NO_ANSWER = (
     "unable to resolve",
     "unable to open slurmdbd",
 )
-"""Words in the messages of Slurm's programs, in lower case, which show that a later try may succeed. For example, an
+"""Words in the messages of Slurm's programs, in lower case, which show that a later try might succeed. For example, an
 upgrade is in progress, or the network, munge or slurmdbd is unavailable."""
 _NO_REASON = "unspecified error"
 """Slurm's words for an internal failure. A refusal by a site's plug-in also ends with these words, after the plug-in's

@@ -11,7 +11,8 @@ from gleaner.control.slurm_admin.request import LONGEST_BYTES
 
 
 class SlurmAdminClient:
-    """A Slurm admin service that listens on this path. Each call is one connection. Several threads can use the client.
+    """A Slurm admin service that listens on the socket at this path. Each call is one connection. Several threads can
+    use the client.
 
     Every method can raise `ClusterRefused`, or `ClusterUnavailable`, for example if the service is not running.
 
@@ -63,14 +64,14 @@ class SlurmAdminClient:
         self._ask_of_job("signal", job, submitted_s)
 
     def drain(self, nodes: Sequence[str], *, by: str = "control") -> None:
-        """Drain these nodes, so that nothing new starts there: all of them or none.
+        """Drain either all of these nodes or none of them, so that nothing new starts there.
 
         `by` names the requester in one word.
         """
         self._ask(do="drain", nodes=list(nodes), by=by)
 
     def resume(self, nodes: Sequence[str]) -> None:
-        """Resume nodes that we drained: all of them or none."""
+        """Resume nodes that we drained, either all of them or none."""
         self._ask(do="resume", nodes=list(nodes))
 
     def _ask_of_job(self, do: str, job: str, submitted_s: float | None, **message: object) -> None:

@@ -64,7 +64,8 @@ Command = tuple[str, ...]
 
 
 def check_partitions(named: Collection[str], settings: SlurmAdminSettings) -> None:
-    """Raise `Refused` unless control enforces entitlements in exactly the partitions whose jobs the script holds.
+    """Raise `Refused` unless control enforces entitlements in exactly the partitions whose jobs slurmctld's script
+    holds.
 
     A job that is held in a partition that control never reads would wait forever.
     """

@@ -134,7 +134,7 @@ class Epochs:
 
 
 def for_nodes(heartbeat: Path) -> Path:
-    """Return the file of the heartbeat for drained nodes only. Without the other heartbeat no job is held."""
+    """Return the file of the heartbeat for drained nodes only. While only this heartbeat is written, no job is held."""
     return heartbeat.with_name(heartbeat.name + ".nodes")
 
 

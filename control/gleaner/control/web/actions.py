@@ -111,7 +111,7 @@ def submit_page(request: Request, caller: User) -> Response:
 
 @router.post("/submit")
 def submit_campaign(request: Request, caller: User, fields: Fields) -> Response:
-    """Submit the jobs of a campaign file, or show in a dry run what they would be.
+    """Submit the jobs of a campaign file, or show in a dry run which jobs would be submitted.
 
     After a mistake, the form shows the text again, with the wrong line.
     """

@@ -115,7 +115,7 @@ class LogSearch(Search):
 
 @router.get("/{job}/log")
 def job_log(request: Request, caller: User, job: JobPath, wanted: Annotated[LogSearch, Query()]) -> Response:
-    """Return a page of the lines that a job has written, or the lines with a text."""
+    """Return a page of the lines that a job has written, or only those that contain a text."""
     first = wanted.first
     if first is None:
         first = 0 if wanted.everything else _begin_of_last(caller, job, LINES_A_PAGE)

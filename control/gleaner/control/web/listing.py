@@ -41,7 +41,7 @@ def _words(row: Reply) -> list[str]:
 
 
 def _rank(value: Any) -> tuple[int, float, str]:
-    """Return a sort key for any values: missing values first, then numbers, then words."""
+    """Return a sort key for any value: missing values first, then numbers, then words."""
     match value:
         case None:
             return 0, 0.0, ""

@@ -32,7 +32,7 @@ def node_shares(
 ) -> dict[str, Mapping[str, float]]:
     """Return the parts of the known time of each of these nodes, which add up to 1.
 
-    A node without data has no parts. A snapshot is valid for `look_s`. The future is unknown.
+    A node without data has no parts. A snapshot is valid for `look_s` seconds. The future is unknown.
     """
     until_s = max(begin_s, min(end_s, now_s))
     place_of = {name: place for place, name in enumerate(names)}

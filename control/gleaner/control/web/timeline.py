@@ -99,8 +99,8 @@ def draw(
 ) -> tuple[TimelineChart, int, Mapping[str, Mapping[str, float]], bool]:
     """Return the picture and its data.
 
-    They are the picture, the number of matching nodes, the parts of the time of these rows' nodes, and True if the
-    picture contains each slice.
+    The data are the number of matching nodes, the parts of the time of these rows' nodes, and True if the picture
+    contains each slice.
     """
     state, now_s = caller.state, caller.now_s
     keep_days = state.settings.history.keep_days

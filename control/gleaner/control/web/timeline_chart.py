@@ -77,7 +77,7 @@ def timeline_chart(
     now_s: float,
     ends_s: Iterable[float] = (),
 ) -> TimelineChart:
-    """Return the picture of these nodes between two instants. A snapshot is valid for `look_s`.
+    """Return the picture of these nodes between two instants. A snapshot is valid for `look_s` seconds.
 
     The future stays empty.
     """

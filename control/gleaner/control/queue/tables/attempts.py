@@ -131,7 +131,7 @@ class PauseRecord(QueueRecord, table=True):
     job: int = Field(primary_key=True, sa_type=BigInteger, foreign_key="job.id")
     attempt: int
     wakes_s: float
-    # The nodes that the job must avoid for `LONGEST_ELSEWHERE_S` after the pause.
+    # The nodes that the job must avoid for `LONGEST_ELSEWHERE_S` seconds after the pause.
     not_on: tuple[str, ...] = Field(default=(), sa_type=Names)
 
 

@@ -37,11 +37,11 @@ class CampaignRecord(KnownCampaign, QueueRecord, table=True):
 
     __tablename__ = "campaign"
     id: int = Field(default=None, primary_key=True, sa_type=BIG_ID)
-    # The closed lane in which its jobs wait for their turn, besides lanes for other wishes, or None if they do not
-    # wait.
+    # The closed lane in which its jobs wait for their turn, or None if they do not wait. A rerun can add lanes for
+    # other wishes.
     waiting_lane: int | None = Field(default=None, foreign_key="lane.id")
     max_running: int | None = None  # The number of its jobs that can be open at once, or None for all.
-    open_jobs: int = 0  # The jobs that have left the waiting lane and have not ended.
+    open_jobs: int = 0  # The number of jobs that have left the waiting lane and have not ended.
     try_left: int = 0  # The number of jobs that must still succeed before the others are opened.
     try_unopened: int = 0  # The number of jobs to be tried first that have not been opened.
     # The number of jobs that can still fail, or None for all. Below 0, the remaining jobs are held.
@@ -110,7 +110,7 @@ class LaneKey(LaneWish):
 class LaneRecord(LaneKey, QueueRecord, table=True):
     """All waiting jobs that a claim treats alike.
 
-    A lane is never deleted, because `claims` skips lanes without waiting jobs.
+    A lane is never deleted. A lane without waiting jobs costs nothing, because `claims` skips it.
     """
 
     __tablename__ = "lane"

@@ -24,8 +24,8 @@ class NodeKindRecord(QueueRecord, table=True):
 
 
 class FitRecord(QueueRecord, table=True):
-    """A pair of kinds. Checkpoints from nodes of the first can be restored on nodes of the second. Each kind fits
-    itself."""
+    """A pair of kinds. Checkpoints from nodes of the first kind can be restored on nodes of the second kind. Each kind
+    fits itself."""
 
     __tablename__ = "fit"
     saved_on: int = Field(primary_key=True, foreign_key="kind.id")
@@ -74,7 +74,8 @@ class NodeRatesRecord(QueueRecord, table=True):
     node: str = Field(primary_key=True)
     # The latest measurements, the newest last, as lists of MiB and seconds.
     saves: Any = Field(default=[], sa_type=JSON)
-    # The time of a save of 256 MiB, from the line fitted to `saves`. It is used to compare nodes, and 0 if unmeasured.
+    # The duration of a save of 256 MiB, from the line fitted to `saves`, or 0 before the first measurement. Nodes are
+    # compared by it.
     save_s: float = 0.0
     restores: Any = Field(default=[], sa_type=JSON)
     # For each of the latest ends of agents, the newest last, the total time of the saves as a multiple of the expected

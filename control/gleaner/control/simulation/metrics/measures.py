@@ -1,4 +1,4 @@
-"""The figures of a replay, which show what it means for the cluster and its users. docs/simulate/reference.md has the
+"""The figures of a replay, which show its effect on the cluster and the users. docs/simulate/reference.md has the
 formulas.
 
 Node time is measured in a window, by default from the first submission to the last, because no work arrives after that
@@ -103,7 +103,7 @@ class Effect:
     effective_load: Change
     idle: Change
     later: float
-    """The share of the jobs that started later than without agents. Other jobs may have started earlier."""
+    """The share of the jobs that started later than without agents. Other jobs might have started earlier."""
     earlier: float
 
 
@@ -244,7 +244,7 @@ def measure(schedule: Schedule, baseline: Schedule | None = None, window: Window
 
 
 def _last_s(schedule: Schedule) -> float:
-    """Return the time at which the last regular job ended or was stopped. Agents may run longer."""
+    """Return the time at which the last regular job ended or was stopped. Agents can run longer."""
     return float(schedule.jobs.end_s.max()) if len(schedule.jobs) else 0.0
 
 

@@ -98,8 +98,8 @@ def start(layer: AgentLog, finite: Finite, now_s: float, end_s: float, nodes: in
 
 @inner
 def vacate(layer: AgentLog, finite: Finite, now_s: float, needed: int) -> None:
-    """Make this many more agents leave: those on wanted nodes or, if nodes are only counted, those that `agent_starts`
-    names."""
+    """Make this many more agents leave: the agents on wanted nodes or, if nodes are only counted, the agents that
+    `agent_starts` names."""
     state, slots, is_chosen = layer.state[0], finite.slots, bool(layer.rules[0].on_nodes)
     places = finite.places.shape[1]
     busy = 0

@@ -42,8 +42,8 @@ agents_to_start = inner(array_policies.agents_to_start)
 
 @inner
 def next_s(layer: AgentLog, finite: Finite | None) -> float:
-    """Return the next time at which agents end, or may start although nothing else happens. It is infinite if there is
-    none."""
+    """Return the next time at which agents end, or can start although nothing else happens. It is infinite if there is
+    no such time."""
     state = layer.state[0]
     at_s = float(state.wake_s)
     if finite is not None:
@@ -104,13 +104,13 @@ def decide(  # noqa: PLR0917 - numba takes no keywords
     """Vacate agents for the units that are owed to regular jobs, and start new agents.
 
     Return the number of units that the new agents take, and the time at which they will end. `free` units are idle.
-    `owed` units are owed to jobs that start as soon as that many are idle. New agents may hold `extra` units past the
+    `owed` units are owed to jobs that start as soon as that many are idle. New agents can hold `extra` units past the
     shadow time. With preemption, the scheduler does not count agents, so the loop has already subtracted from `extra`
     the units that other agents hold (`held_past`).
     """
     rules, state = layer.rules[0], layer.state[0]
     units = int(rules.units)
-    needed = min(-(-(owed - free) // units) - int(state.leaving), int(state.running))  # regular jobs may hold the rest
+    needed = min(-(-(owed - free) // units) - int(state.leaving), int(state.running))  # jobs might hold the rest
     if needed > 0 and rules.preemption:
         if finite is not None:
             agent_slots.vacate(layer, finite, now_s, needed)

@@ -1,9 +1,9 @@
 """The layer of agents as arrays of records, with its rules, the agents that hold nodes now, and the log of earlier
 agents.
 
-No decision is made here, but in `agent_starts` or, if the low-priority queue is finite, in `agent_slots`. Both modules
-change the records in place. Only the log is replaced when it is full (`larger_log`). Records are used because compiled
-code takes every array of a tuple as a separate argument, and more arguments take longer to compile.
+The decisions are made in `agent_starts` or, if the low-priority queue is finite, in `agent_slots`. Both modules change
+the records in place. Only the log is replaced when it is full (`larger_log`). Records are used because compiled code
+takes every array of a tuple as a separate argument, and more arguments take longer to compile.
 """
 
 import math
@@ -38,10 +38,10 @@ _STATE = record_type(integers="first last running leaving coming leavings freed 
 use. `running` and `leaving` are the numbers of nodes whose agents stay and have to leave. `coming` is the number of
 leaving nodes in the first entries, whose agents end early enough anyway. `leavings`, `freed` and `logged` are the
 numbers of entries in the arrays `leavings`, `freed` and `log`. `saved` is the number of waiting saved jobs or, with an
-endless queue, of the nodes that they fill. `wake_s` is the time at which agents may start although nothing ends."""
+endless queue, of the nodes that they fill. `wake_s` is the time at which agents can start although nothing ends."""
 _ENTRY = record_type(integers="nodes", floats="start_s end_s restore_s begin_s", flags="was_saved")
-"""`was_saved` is True if the entry's jobs must be restored. `begin_s` is the time at which its save began, and infinite
-until it is computed."""
+"""`was_saved` is True if the entry's jobs must be restored. `begin_s` is the time at which its save began. It is
+infinite until it is computed."""
 _LEAVING = record_type(integers="nodes saved", floats="end_s")
 _FREED = record_type(integers="units", floats="end_s")
 _STOCK = record_type(integers="returned new groups", floats="next_s latest_s", flags="is_stale")
@@ -55,7 +55,7 @@ _SLOT = record_type(
 )
 """`order` is indexed by position, not by slot. It lists the slots in use, sorted by the starts of their agents,
 followed by the free ones. `busy` is the number of places with a job, and `computing` the number that compute. `begin_s`
-is the time at which the slot's save began, and infinite before that. `speed` is that of the node. At least one place
+is the time at which the slot's save began. It is infinite before that. `speed` is that of the node. At least one place
 has computed since `since_s`, and `computed_s` is the time computed before. `is_wanted` is True if a job will have this
 node."""
 _PLACE = record_type(integers="job", floats="since_s due_s", flags="is_restoring")
@@ -194,7 +194,7 @@ def layer_of(
 def stretches(layer: AgentLog | None, stop_s: float) -> Stretches:
     """Return the log of a closed layer as stretches, in order of starts. They end where the replay stopped.
 
-    The log's rows become the columns, and values that are the same for all entries take no room, because there may be
+    The log's rows become the columns, and values that are the same for all entries take no room, because there can be
     16 million entries for a million jobs.
     """
     if layer is None:

@@ -3,7 +3,7 @@
 `agent_slots` decides how each agent uses its time. Agents take nodes that are wholly idle. They begin with the node
 that jobs fill last, because that node is needed last.
 
-Without preemption, each agent is a stretch in the book. With preemption, the book does not show agents, and a job may
+Without preemption, each agent is a stretch in the book. With preemption, the book does not show agents, and a job can
 be given their nodes. The job then starts as soon as the agents on its nodes are saved. Until the end of the decision, a
 claim holds these nodes in the book. A claim is a stretch of no duration that belongs to no job.
 """
@@ -34,7 +34,7 @@ def layer_on(machine: Machine, agents: AgentSettings | None, book: Ledger) -> tu
 
 @inner
 def leave(book: Ledger, layer: AgentLog, finite: Finite, now_s: float) -> bool:
-    """Free the nodes of agents that ended by now. Return True if there were any, or if agents may start now."""
+    """Free the nodes of agents that ended by now. Return True if there were any, or if agents can start now."""
     is_news = layer.state[0].wake_s <= now_s
     is_news = release(layer, finite, now_s) > 0 or is_news
     for at in range(layer.state[0].last, len(book.nodes)):  # after the slots in use
@@ -77,7 +77,7 @@ def have_leave(book: Ledger, layer: AgentLog, finite: Finite, now_s: float, firs
 def come(  # noqa: PLR0917 - numba takes no keywords
     book: Ledger, layer: AgentLog, finite: Finite, now_s: float, shadow_s: float, reserved: int, extra: int
 ) -> None:
-    """Start agents on idle nodes. Past the shadow time, agents may hold `extra` cores of the reserved level, if there
+    """Start agents on idle nodes. Past the shadow time, agents can hold `extra` cores of the reserved level, if there
     is one."""
     rules = layer.rules[0]
     is_late = agent_end(now_s, float(rules.length_s), 0.0, bool(rules.synchronised)) > shadow_s

@@ -120,7 +120,7 @@ def _choose(  # noqa: PLR0917 - numba takes no keywords
         surplus += running[best]["units"]
     if rules.literal:
         return found
-    # The jobs chosen last may make earlier choices unnecessary. The job that was chosen last is spared first.
+    # The jobs chosen last can make earlier choices unnecessary. The job that was chosen last is spared first.
     for turn in range(found - 1, -1, -1):
         at = victims[turn]
         if running[at]["units"] <= surplus:
@@ -209,7 +209,7 @@ def compaction(  # noqa: PLR0917 - numba takes no keywords
     by first fit on the nodes before it, so the number of partly used nodes never grows.
 
     Jobs are in the order of their age, the oldest first. `job_node` is -1 if a job has several nodes, and such a job
-    stays. With `spreads`, a job may migrate to several nodes. Without it, one node must have room for the whole job.
+    stays. With `spreads`, a job can migrate to several nodes. Without it, one node must have room for the whole job.
     """
     taken = np.zeros(len(total), np.int64)
     idle = 0

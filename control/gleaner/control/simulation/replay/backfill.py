@@ -1,10 +1,10 @@
-"""Backfilling, which chooses the waiting jobs that start now, and the jobs behind them that may overtake.
+"""Backfilling, which chooses the waiting jobs that start now, and the jobs behind them that can overtake them.
 
 The functions are pure. They take numbers of units (nodes or processors) and times, and answer with positions in the
 queue. Each is a plain function over NumPy arrays, which can be called directly or compiled.
 
 EASY gives a reservation to the first waiting job that does not fit. The job's shadow time is the time at which enough
-running jobs have ended if all of them run to their limits. A later job may start at once if it ends by then, or if it
+running jobs have ended if all of them run to their limits. A later job can start at once if it ends by then, or if it
 takes no more than the extra units that the reservation does not need (Mu'alem and Feitelson, "Utilization,
 Predictability, Workloads, and User Runtime Estimates in Scheduling the IBM SP2 with Backfilling", IEEE TPDS 12(6),
 2001, section 2).
@@ -74,7 +74,7 @@ class Waiting(NamedTuple):
 
 
 class Reservation(NamedTuple):
-    """The promise to the first job that does not fit: its shadow time, and the units that other jobs may hold past that
+    """The promise to the first job that does not fit: its shadow time, and the units that other jobs can hold past that
     time."""
 
     shadow_s: float
@@ -84,7 +84,7 @@ class Reservation(NamedTuple):
 class Promised(NamedTuple):
     """The demands of the waiting jobs in the order of the queue, and their promises, which are NaN for new jobs.
 
-    No limit may be 0.
+    No limit can be 0.
     """
 
     units: NDArray[np.int64]
@@ -171,10 +171,10 @@ def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one pass over the queue; numba ta
     `span` is the first position of the queue, the position after its end, and the number of jobs at its head that an
     earlier decision refused. No units have been freed since then, so only the first of these jobs is checked.
 
-    `ends` are the expected ends of running work, none of which may be before `now_s`. The ends of the jobs that start
+    `ends` are the expected ends of running work, none of which can be before `now_s`. The ends of the jobs that start
     are added, so there must be room for them. Without `overtaking`, the queue is first come, first served.
 
-    If `shares` is None, all jobs may start. Otherwise, `holds` is updated. `promise` is the reservation from an earlier
+    If `shares` is None, all jobs can start. Otherwise, `holds` is updated. `promise` is the reservation from an earlier
     walk over this queue, whose chosen jobs have been marked as `GONE`. An infinite shadow time means that there is
     none.
     """
@@ -201,7 +201,7 @@ def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one pass over the queue; numba ta
                 level += 1
                 width *= BLOCK
                 at //= BLOCK
-                if passed < level and at > 0:  # the bounds in the block before may be higher now
+                if passed < level and at > 0:  # the bounds in the block before might be higher now
                     block_units, block_limit_s = GONE, math.inf
                     for part in range((at - 1) * BLOCK, at * BLOCK):
                         block_units = min(block_units, least_units[level - 1, part])
@@ -270,7 +270,7 @@ def conservative(  # noqa: PLR0912, PLR0915 - as above
 ) -> float:
     """Write to `promised_s` the latest start of each waiting job. A job starts now if its promise is `now_s`.
 
-    Return the `better_until_s` of the next decision. An earlier start may have become possible only before this time,
+    Return the `better_until_s` of the next decision. An earlier start can have become possible only before this time,
     apart from starts on the units in `ended`. Infinity is always valid.
 
     `profile` has the units that are free from each step to the next, if running work ends as expected and every job

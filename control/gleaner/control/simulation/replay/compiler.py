@@ -27,7 +27,7 @@ _SIMULATION = Path(__file__).parents[1]
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Return the function as machine code that Python can call.
 
-    The function may call only `inner`, `part` and `making` functions, and plain functions of the same module, which are
+    The function can call only `inner`, `part` and `making` functions, and plain functions of the same module, which are
     compiled with it.
     """
     return _outer(function, _nrt=True)
@@ -95,7 +95,7 @@ def _has_cache() -> bool:
         root = Path(users) if users else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         folder = (root if users else root / "gleaner" / "compiled") / digest.hexdigest()[:32]
         folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # there may be no home folder
+    except (OSError, RuntimeError):  # there might be no home folder
         return False
     config: Any = cast("Any", numba).config
     config.CACHE_DIR = str(folder)

@@ -53,7 +53,7 @@ def by_promise(ledger: UnitLedger, from_s: float) -> ByPromise:
     The arrays are large enough that none has to grow. The operating system allocates only the parts that are used.
     """
     jobs, capacity = len(ledger.units), int(ledger.state["free"][0])
-    most = min(jobs, capacity) + 1 + capacity + 1  # each unit may belong to an agent
+    most = min(jobs, capacity) + 1 + capacity + 1  # each unit can belong to an agent
     state = np.zeros(1, _STATE)
     state["better_until_s"] = -np.inf
     book = ByPromise(
@@ -144,7 +144,7 @@ def _due(book: ByPromise, clock: Any) -> int:
     if book.ended.size[0] > 0:
         state.better_until_s = left_s
     refused = int(ledger.state[0].refused)
-    if refused == 0 or clock.wake_s <= now_s:  # promises may have changed or are due, so check all
+    if refused == 0 or clock.wake_s <= now_s:  # promises might have changed or be due, so check all
         refused = 0
         clock.wake_s = np.inf
     found = 0

@@ -74,7 +74,7 @@ def _check(workload: Workload, machine: Machine) -> None:
 def _check_jobs(workload: Workload) -> None:
     """Raise `BadTrace` for a job that cannot be replayed.
 
-    A reader never returns such a job, but a workload may be made by hand.
+    A reader never returns such a job, but a workload can also be made by hand.
     """
     wrongs = (
         ("has fewer than one processor", workload.processors < 1),

@@ -9,7 +9,7 @@ on HPC Systems: Simultaneous Fair-Share", HPCSYSPROS 2019). A target is the thro
 units held at one instant. It is the allocation divided by its period, times a factor. Only jobs that run or wait now
 count.
 
-- Pass one walks down the queue, and passes over all jobs whose owner has reached its target. One job may take its owner
+- Pass one walks down the queue, and passes over all jobs whose owner has reached its target. One job can take its owner
   above the target, but then the owner's next job is passed over.
 - Pass two walks down the same queue and ignores the owners. The other disciplines have only this pass.
 
@@ -156,7 +156,8 @@ def _hold(ranks: Ranks | None, job: int, units: int) -> None:
 def _enter(book: InOrder, clock: Any, job: int, layer: AgentLog | None) -> bool:
     """Add a job to the queue. A decision is due if the job fits, or if agents must not delay it.
 
-    With ranks a decision is always due, because a job that becomes the first one changes which jobs may overtake.
+    With ranks a decision is always due, because a job that becomes the first one changes the set of jobs that can
+    overtake it.
     """
     _insert(book, job, float(clock.now_s), book.ranks)
     is_first = layer is not None and clock.waiting == 0

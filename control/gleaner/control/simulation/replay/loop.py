@@ -139,7 +139,7 @@ def never(book: Any, clock: Any, is_news: bool) -> bool:
 
 @inner
 def is_any_waiting(book: Any, clock: Any, layer: AgentLog) -> bool:
-    """Return True if a job waits, because it may start when agents end."""
+    """Return True if a job waits, because it might start when agents end."""
     return bool(clock.waiting > 0)
 
 

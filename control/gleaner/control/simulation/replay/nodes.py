@@ -163,7 +163,7 @@ def _free(on: OnNodes, clock: Any, layer: AgentLog | None, finite: Finite | None
     if layer is not None and finite is not None and clock.agents_s <= clock.now_s:
         is_news = leave(book, layer, finite, clock.now_s) or is_news
     if is_news:
-        on.state[0]["refused"] = -1  # refused jobs may fit now
+        on.state[0]["refused"] = -1  # refused jobs might fit now
     return is_news
 
 
@@ -213,7 +213,7 @@ def _pauses(on: OnNodes, clock: Any, is_news: bool) -> bool:
 
 @inner
 def _stop(on: OnNodes, stop_s: float) -> None:
-    """Do nothing with running work, because the result is cut at the end of the replay."""
+    """Leave running work unchanged, because the result is cut at the end of the replay."""
 
 
 @inner
@@ -238,11 +238,11 @@ def _start_agents(on: OnNodes, clock: Any, layer: AgentLog, finite: Finite, begi
 
 @inner
 def _start_jobs(on: OnNodes, clock: Any) -> None:  # noqa: PLR0915 - one function, or it is compiled twice
-    """Start the jobs that can start now, first from the head of the queue while it fits, then the jobs that may
+    """Start the jobs that can start now, first from the head of the queue while it fits, then the jobs that can
     overtake it.
 
-    With EASY, a job may overtake if it ends by the head's shadow time, or if it leaves the head enough cores on the
-    level where the head will start. A job that is given nodes with agents has a claim, and waits.
+    With EASY, a job can overtake the head if it ends by the head's shadow time, or if it leaves the head enough cores
+    on the level where the head will start. A job that is given nodes with agents has a claim, and waits.
     """
     book, state, rules = on
     at = state[0]
@@ -375,7 +375,7 @@ def _told(book: Ledger, until_s: float, *, whole: bool) -> tuple[Stretches, Node
     The stretches are in the order of their starts, and are cut at the end of the replay.
     """
     told = book.stretches[: book.many[3]]
-    is_there = told["start_s"] < until_s  # a migrating job's new stretch may start later
+    is_there = told["start_s"] < until_s  # a migrating job's new stretch can start later
     begins = np.flatnonzero(is_there & (told["job"] != NO_JOB))
     begins = begins[np.argsort(told["start_s"][begins], kind="stable")]
     rows = told[begins]

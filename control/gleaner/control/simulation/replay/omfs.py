@@ -15,7 +15,7 @@ units are free.
 Agents (`agents`) start last. With preemption, agents are like jobs of an owner without an entitlement, and are vacated
 before any job is preempted. A decision counts their nodes as idle, and a job that is given some of these nodes waits
 for the agents' saves as any claim does. Without preemption, agents' nodes are not available until the agents end. A
-claim may also wait for that, and no agent starts in the meantime.
+claim can also wait for that end, and no agent starts in the meantime.
 """
 
 import math

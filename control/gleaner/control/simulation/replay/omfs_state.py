@@ -106,7 +106,7 @@ def at_first(workload: Workload, machine: Machine, settings: OmfsSettings, entit
 
 @inner
 def has_room(state: OmfsState) -> bool:
-    """Return True if there is room for the stretches of one more instant, at which all running jobs and all saves may
+    """Return True if there is room for the stretches of one more instant, at which all running jobs and all saves might
     end."""
     return bool(len(state.stretches) >= state.counts[0].stretches + 2 * len(state.saving))
 

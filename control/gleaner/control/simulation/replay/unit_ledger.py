@@ -53,7 +53,7 @@ def new_ledger(run_s: Seconds, limit_s: Seconds, units: Counts, capacity: int, *
     """Return the ledger before anything has started. Its arrays never have to grow."""
     jobs = len(units)
     room = min(jobs, capacity) + 1
-    most_ends = capacity + 1 if has_agents else room  # each unit may belong to an agent
+    most_ends = capacity + 1 if has_agents else room  # each unit can belong to an agent
     state = np.zeros(1, _STATE)
     state["free"] = capacity
     return UnitLedger(
@@ -65,7 +65,7 @@ def new_ledger(run_s: Seconds, limit_s: Seconds, units: Counts, capacity: int, *
         heap_s=np.empty(room),
         heap_job=np.empty(room, np.int64),
         ends=backfill.timeline(most_ends),
-        starts=np.empty(jobs, np.int64),  # due jobs that wait for agents may need more than all units
+        starts=np.empty(jobs, np.int64),  # due jobs that wait for agents can need more than all units
         state=state,
     )
 

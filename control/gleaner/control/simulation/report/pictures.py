@@ -35,7 +35,7 @@ _STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "grid.color": _RULE,
     "legend.frameon": False,
-    "text.parse_math": False,  # a name may contain a $
+    "text.parse_math": False,  # a name can contain a $
     "svg.fonttype": "none",
     "svg.hashsalt": "gleaner",
 }
