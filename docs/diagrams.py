@@ -26,7 +26,7 @@ _NUMBERS = (0, 1, 2, 3, 85, 143)
 _INTRODUCTION = """# Diagrams
 
 `make diagrams` draws this page from the code, and a test compares the two.
-[design.md](../design.md) gives the reasons.
+[design.md](../design.md) explains the design.
 
 - [The states of a job](#the-states-of-a-job)
 - [The states of an attempt](#the-states-of-an-attempt)
@@ -124,8 +124,8 @@ def _job() -> str:
     return f"""## The states of a job
 
 Source: `control/gleaner/control/states.py`. A New or Saved job can be claimed or cancelled, and a
-Saved job can start over. All other transitions from these states are late reports of an attempt
-that was considered lost. Only a failed or cancelled job can be rerun.
+Saved job can start over. All other transitions from these states come from late reports of an
+attempt that was considered lost. Only a failed or cancelled job can be rerun.
 
 {_diagram(_merged(edges()))}"""
 
@@ -141,7 +141,7 @@ def _attempt() -> str:
     return f"""## The states of an attempt
 
 Source: `Ending` in `control/gleaner/control/models/jobs.py`. A lost or forgotten attempt is live
-again when its agent is back, unless the job has been claimed since.
+again when its agent comes back, unless the job has been claimed since.
 
 {_diagram(_merged(edges()))}"""
 
@@ -183,7 +183,7 @@ def _table(steps: list[Step]) -> str:
     return f"""## Each step of the lifecycle
 
 The parentheses after the next state list the actions in order. Where several next states are
-possible, the fields of the current state decide.
+listed, the fields of the current state determine the next one.
 
 | in state | when | then |
 |---|---|---|
