@@ -64,9 +64,9 @@ class SiteAgentSettings(FileSettings):
     """The assumed rate at which a node saves its jobs' memory to the storage, until it has measured the rate. The
     default is typical for the node's runtime (`save_cost.ASSUMED_MIB_S`)."""
     margin_s: float = Field(default=10, ge=0)
-    """The time between the estimated end of all saves and the end of the agent. In its last three seconds
-    (`deadlines.SHUTDOWN_GRACE_S`, also the minimum), the agent gives up operations that hang. Choose a longer time
-    if the speed of the storage varies."""
+    """The time between the estimated end of all saves and the end of the agent. In the last three seconds of this
+    time (`deadlines.SHUTDOWN_GRACE_S`, also the minimum), the agent gives up operations that hang. Choose a longer
+    time if the speed of the storage varies."""
     kill_wait_s: float | None = Field(default=None, ge=0)
     """The agent plans to end this long before the end of its Slurm job, and only a late save uses this time. The
     default is Slurm's KillWait, or 0 without Slurm. Set 0 only if the storage never hangs."""

@@ -58,13 +58,14 @@ class QueueSettings(_Table):
     losses_until_held: int = Field(default=3, ge=1)
     """A job that is lost together with its agent this many times in a row, on different nodes, is held."""
     keep_days: int = Field(default=90, ge=1)
-    """Log lines and events of jobs are removed this long after the jobs' end, as are agents that never received a
-    job. Choose a shorter time if the database grows too large. `[outputs] keep_days` applies to results."""
+    """Log lines and events of a job are removed this long after its end, as are records of agents that never
+    received a job. Choose a shorter time if the database grows too large. `[outputs] keep_days` applies to
+    results."""
     keep_decisions_mib: int = Field(default=2000, ge=1)
     """The maximum compressed size of all stored decisions, which `glean why` uses. Once an hour the oldest decisions
     beyond this size, and those older than `keep_days`, are removed."""
     log_mib_per_job: int = Field(default=64, ge=1)
-    """The size of a job's log that is kept. Older lines are removed immediately."""
+    """The maximum size of a job's log. Older lines are removed immediately."""
 
     @property
     def log_bytes_per_job(self) -> int:
@@ -226,7 +227,7 @@ class MigrationSettings(_Table):
     """The time that a migration can take. A job that is not saved by then stays, and one that was saved but not
     claimed in time can continue anywhere."""
     assumed_s: float = Field(default=60, gt=0)
-    """The assumed time to save and restore a job that has not been measured."""
+    """The assumed duration of a save and a restore of a job that has not been measured."""
 
     @field_validator("prefer")
     @classmethod
@@ -257,10 +258,11 @@ class EntitlementSettings(_Table):
     quantum_s: float = Field(default=1800, ge=0)
     """The time that a job must have run to be among the first that are preempted."""
     quantum_protects: bool = False
-    """With true, a job is not preempted at all before `quantum_s`. This causes fewer saves, but an owner might wait
-    for a quantum."""
+    """With true, a job is not preempted at all before it has run for `quantum_s` seconds. This causes fewer saves,
+    but an owner might wait for a quantum."""
     grace_s: float = Field(default=120, ge=5)
-    """The time within which a preempted job must leave. A job that stays longer is left alone for `retry_s`."""
+    """The time within which a preempted job must leave. A job that stays longer is left alone for `retry_s`
+    seconds."""
     retry_s: float = Field(default=3600, gt=0)
     """The time after which a job that did not leave is asked again."""
     saves_per_hour_at_most: int = Field(default=60, ge=0)
@@ -305,7 +307,7 @@ class ClusterSettings(_Table):
     """The agent's settings file on the node."""
     agent_logs: Path = Path("/var/lib/gleaner/work")
     """A folder on each node's own disk for the output of agents, which is copied to `agents` in the storage at their
-    end. If the folder were on a storage that hangs, Slurm would drain the node."""
+    end. If the folder were on storage that hangs, Slurm would drain the node."""
 
 
 class ApiSettings(_Table):
@@ -480,7 +482,7 @@ class InputSettings(_StoreSettings):
     fetch_s: float = Field(default=3600, gt=0, le=LONGEST_CALL_S)
     """The time limit for fetching one URL."""
     silent_s: float = Field(default=60, gt=0, le=LONGEST_CALL_S)
-    """If the server does not respond for this time, the job waits and the fetch is tried again."""
+    """If the server does not respond for this long, the job waits and the fetch is tried again."""
 
     @field_validator("urls")
     @classmethod
@@ -517,9 +519,9 @@ class OutputSettings(_Table):
     deliver_s: float = Field(default=3600, gt=0, le=LONGEST_CALL_S)
     """The time limit for delivering one result."""
     silent_s: float = Field(default=60, gt=0, le=LONGEST_CALL_S)
-    """A delivery that makes no progress for this time is stopped and tried again later."""
+    """A delivery that makes no progress for this long is stopped and tried again later."""
     tries: int = Field(default=20, ge=1, le=1000)
-    """After this number of failures, a delivery is given up. The pause between two tries grows to at most ten
+    """A delivery is given up after this many failures. The pause between two tries grows to at most ten
     minutes."""
     keep_days: float | None = Field(default=None, gt=0, le=MOST)
     """Results are removed from the storage this long after the jobs' end. By default they stay until users remove
@@ -567,7 +569,7 @@ class MungeSettings(_Table):
     """
 
     allow: tuple[MungeRule, ...] = ()
-    """The rules, of which the first match applies. Without rules, every user needs a token."""
+    """The rules, of which the first that matches a user applies. Without rules, every user needs a token."""
     socket: Path | None = None
     """The socket of munged, if it is not at the default path."""
     timeout_s: float = Field(default=5, gt=0, le=3600)
