@@ -55,7 +55,7 @@ change, restart control. Agents read their settings when they start.
 
 ## Control
 
-A row in brackets starts a table of the file. A setting without a value has no default.
+A row in brackets starts a table of the file. A setting without a value is unset by default.
 
 {control}
 

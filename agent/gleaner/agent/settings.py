@@ -37,8 +37,8 @@ class SiteAgentSettings(FileSettings):
     """The names of images that jobs can run (`registry.site/physics/*`). No other image is pulled or started. `*`
     allows all."""
     images_pull: bool = True
-    """With true, an image that the node lacks is pulled from its registry. Choose false if no registry can be
-    reached, so that a job whose image is on no node is refused at submission."""
+    """With true, an image that the node lacks is pulled from its registry. Choose false [if no registry can be
+    reached](nodes.md#which-images-may-run)."""
     images_pushed: bool = True
     """With true, a job can also run an image that its group has pushed."""
     images_keep_days: float = Field(default=30, ge=0)
@@ -52,8 +52,8 @@ class SiteAgentSettings(FileSettings):
     inodes_per_job: int = Field(default=500_000, ge=1, le=MOST_INODES)
     """The maximum number of files and folders that a job can have on the node's disk."""
     disk_reserve_mib: int = Field(default=1024, ge=0)
-    """If the disk has less free space than this, no job starts, and the job that uses the most space is saved. Below
-    half of this limit, that job is ended. Choose more if other services share `/var`."""
+    """The space that must stay free on the disk ([the consequences](nodes.md#when-a-disk-gets-full)). Choose more if
+    other services share `/var`."""
     docker_url: str = "unix:///var/run/docker.sock"
     """The socket of Docker Engine."""
     cpus: int | None = Field(default=None, ge=1)

@@ -54,7 +54,7 @@ class QueueSettings(_Table):
     heartbeat_s: float = Field(default=20, gt=0)
     """The interval between an agent's heartbeats."""
     retries: int = Field(default=2, ge=0, le=100)
-    """The number of times that a job is retried after its own failure, unless the job sets another number."""
+    """The number of retries after a job's own failures, unless the job sets another number."""
     losses_until_held: int = Field(default=3, ge=1)
     """A job that is lost together with its agent this many times in a row, on different nodes, is held."""
     keep_days: int = Field(default=90, ge=1)
@@ -86,7 +86,7 @@ class RoundSettings(_Table):
     """All agents end at multiples of this time since `origin_s`. Choose a shorter time if preemption is off and wide
     jobs wait, and a longer one if saving is slow."""
     origin_s: float = 0
-    """The rounds are counted from this time, in seconds since the epoch."""
+    """The origin of the rounds, in seconds since the epoch."""
     synchronised: bool = True
     """With false, every agent runs for the full length from its own start. Regular jobs then suffer, so use it only
     for comparisons."""
@@ -104,11 +104,10 @@ class RoundSettings(_Table):
     """Agents that Slurm has not started after this time are withdrawn, except one. Further submissions pause until
     Slurm starts an agent, for at most 10 minutes."""
     agents_at_most: int = Field(default=1000, ge=0)
-    """The maximum number of agents at one time."""
+    """The maximum number of agents."""
     failures_until_excluded: int = Field(default=3, ge=1)
-    """A node on which agents fail this many times in a row is excluded for an hour, and for twice as long each time
-    after that, up to a day. If agents end before they register in this many polls in a row, submissions pause for up
-    to 10 minutes."""
+    """A node on which agents fail this many times in a row is [excluded](operate.md#nodes-that-are-excluded). If
+    agents end before they register in this many polls in a row, submissions pause for up to 10 minutes."""
 
     @model_validator(mode="before")
     @classmethod
@@ -193,7 +192,7 @@ class GroupSettings(_Table):
     entitled: dict[str, PerCent] = {}
     """Each group's percentage. A group that holds less than its part comes before groups that hold all of theirs."""
     multiplier: dict[str, Factor] = {}
-    """A group's target is its part times this factor, which is 1 for a group that is not named."""
+    """A group's target is its part times this factor, by default 1."""
     others: Literal["equal", "none"] = "equal"
     """The use of the part that is not assigned to named groups. With `equal`, the other groups that have jobs share
     it equally. With `none`, they receive only cores that no group below its target requests."""
@@ -266,7 +265,7 @@ class EntitlementSettings(_Table):
     retry_s: float = Field(default=3600, gt=0)
     """The time after which a job that did not leave is asked again."""
     saves_per_hour_at_most: int = Field(default=60, ge=0)
-    """The maximum number of owners' jobs that are preempted in an hour. Agents do not count."""
+    """The maximum number of owners' jobs, not agents, that are preempted in an hour."""
     settle_s: float = Field(default=20, gt=0)
     """A job that was released onto idle CPUs and has not started after this time is assumed to need a single node."""
     poll_s: float = Field(default=5, ge=1)
@@ -326,8 +325,8 @@ class ApiSettings(_Table):
     key: Path | None = None
     """The certificate's key (PEM), mode 0600."""
     connections_at_most: int = Field(default=2000, ge=10)
-    """The maximum number of connections to each port at one time. Above this number, a new connection replaces the
-    one that has been idle longest."""
+    """The maximum number of connections to each port. Above it, a new connection replaces the one that has been idle
+    longest."""
 
     @model_validator(mode="after")
     def _no_plain_text_off_this_machine(self) -> Self:
@@ -377,8 +376,7 @@ class Quota(_Table):
     cores: int | None = Field(default=None, ge=0, le=MOST)
     """Cores of running jobs. At the quota, running jobs continue, but no further job starts."""
     stored_gib: float | None = Field(default=None, ge=0, le=LARGEST_GIB)
-    """The size of checkpoints and outputs. Above the quota, no new job is submitted or started, but jobs that have
-    begun continue."""
+    """The size of checkpoints and outputs, [above which no new job begins](people.md#quotas)."""
 
     def limits(self, *, is_of_user: bool = False) -> tuple[Limit, ...]:
         """Return the quota in the form that a decision needs."""
@@ -521,8 +519,7 @@ class OutputSettings(_Table):
     silent_s: float = Field(default=60, gt=0, le=LONGEST_CALL_S)
     """A delivery that makes no progress for this long is stopped and tried again later."""
     tries: int = Field(default=20, ge=1, le=1000)
-    """A delivery is given up after this many failures. The pause between two tries grows to at most ten
-    minutes."""
+    """A delivery is given up after this many failures. The pause between two tries grows to at most ten minutes."""
     keep_days: float | None = Field(default=None, gt=0, le=MOST)
     """Results are removed from the storage this long after the jobs' end. By default they stay until users remove
     them with `glean rm`."""
