@@ -411,7 +411,7 @@ class QuotaSettings(_Table):
 
     default: GroupQuota = GroupQuota()
     group: dict[GroupName, GroupQuota] = {}
-    """The quota of each named group, which replaces all defaults."""
+    """The quota of each named group."""
 
     @property
     def rules(self) -> QuotaRules:
