@@ -44,7 +44,8 @@ class SiteAgentSettings(FileSettings):
     images_keep_days: float = Field(default=30, ge=0)
     """An image that an agent has pulled is removed after this many days without use, or when the disk is full."""
     images_limit_gib: float = Field(default=200, gt=0)
-    """The maximum total size of the images that agents have loaded on the node. The least recently used one is removed first."""
+    """The maximum total size of the images that agents have loaded on the node. The least recently used image is
+    removed first."""
     disk_mib_per_job: int = Field(default=20_480, ge=1)
     """The maximum size of a job's folder and all other files that it writes on the node. A job that exceeds it
     fails."""

@@ -221,7 +221,7 @@ class MigrationSettings(_Table):
     prefer: tuple[str, ...] = ()
     """The preferred nodes (for example `node[1-8]`), the most preferred first. All others come last."""
     every_s: float = Field(default=30, ge=1)
-    """At most one job is migrated in the background in each such period, and none while other jobs wait."""
+    """At most one job is migrated in the background in each period of this length, and none while other jobs wait."""
     patience_s: float = Field(default=120, ge=10)
     """The time that a migration can take. A job that is not saved by then stays, and one that was saved but not
     claimed in time can continue anywhere."""
