@@ -63,7 +63,7 @@ class QueueSettings(_Table):
     results."""
     keep_decisions_mib: int = Field(default=2000, ge=1)
     """The maximum compressed size of all stored decisions, which `glean why` uses. Once an hour the oldest decisions
-    beyond this size, and those older than `keep_days`, are removed."""
+    beyond this size, and those older than `keep_days` days, are removed."""
     log_mib_per_job: int = Field(default=64, ge=1)
     """The maximum size of a job's log. Older lines are removed immediately."""
 
@@ -255,7 +255,7 @@ class EntitlementSettings(_Table):
     entitled: dict[str, PerCent] = {}
     """Each Slurm account's percentage of the partitions' CPUs. Jobs of other accounts run only on idle CPUs."""
     quantum_s: float = Field(default=1800, ge=0)
-    """The time that a job must have run to be among the first that are preempted."""
+    """The time that a job must have run before it is among the first to be preempted."""
     quantum_protects: bool = False
     """With true, a job is not preempted at all before it has run for `quantum_s` seconds. This causes fewer saves,
     but an owner might wait for a quantum."""
