@@ -219,11 +219,11 @@ class MigrationSettings(_Table):
     """With `compaction`, partly used agents are emptied, so that their nodes become free before the boundary. With
     `priorities`, jobs migrate to the preferred nodes."""
     prefer: tuple[str, ...] = ()
-    """The preferred nodes (for example `node[1-8]`), the most preferred first. All others come last."""
+    """The preferred nodes (for example `node[1-8]`), the most preferred first."""
     every_s: float = Field(default=30, ge=1)
     """At most one job is migrated in the background in each period of this length, and none while other jobs wait."""
     patience_s: float = Field(default=120, ge=10)
-    """The time that a migration can take. A job that is not saved by then stays, and one that was saved but not
+    """The time limit for one migration. A job that is not saved by then stays, and one that was saved but not
     claimed in time can continue anywhere."""
     assumed_s: float = Field(default=60, gt=0)
     """The assumed duration of a save and a restore of a job that has not been measured."""
