@@ -49,13 +49,13 @@ Set `audit.file` as well.
 | control, `glean` | `/etc/gleaner/gleaner.toml` | `GLEANER_SETTINGS` | `GLEANER_ROUNDS__LENGTH_S=600` |
 | agents | `/etc/gleaner/agent.toml` | `GLEANER_AGENT_SETTINGS` | `GLEANER_AGENT_MARGIN_S=20` |
 
-`glean config` prints all settings and the source of each. If a key is unknown, or two contradict
-each other, the program does not start, and prints one line that names the file and the key. After a
-change, restart control. Agents read their settings when they start.
+`glean config` prints all settings and the source of each. If a key is unknown, or two keys
+contradict each other, the program does not start, and prints one line that names the file and the
+key. After a change, restart control. Agents read their settings when they start.
 
 ## Control
 
-A row in brackets starts a table of the file. A setting without a value has no default.
+A row in brackets starts a table of the file. A setting without a value is unset by default.
 
 {control}
 

@@ -37,23 +37,23 @@ class SiteAgentSettings(FileSettings):
     """The names of images that jobs can run (`registry.site/physics/*`). No other image is pulled or started. `*`
     allows all."""
     images_pull: bool = True
-    """With true, an image that the node lacks is pulled from its registry. Choose false if no registry can be
-    reached, so that a job whose image is on no node is refused at submission."""
+    """With true, an image that the node lacks is pulled from its registry. Choose false [if no registry can be
+    reached](nodes.md#which-images-may-run)."""
     images_pushed: bool = True
     """With true, a job can also run an image that its group has pushed."""
     images_keep_days: float = Field(default=30, ge=0)
     """An image that an agent has pulled is removed after this many days without use, or when the disk is full."""
     images_limit_gib: float = Field(default=200, gt=0)
-    """The maximum total size of the images that agents have loaded on the node. When another image needs room, the
-    least recently used one is removed first."""
+    """The maximum total size of the images that agents have loaded on the node. The least recently used image is
+    removed first."""
     disk_mib_per_job: int = Field(default=20_480, ge=1)
     """The maximum size of a job's folder and all other files that it writes on the node. A job that exceeds it
     fails."""
     inodes_per_job: int = Field(default=500_000, ge=1, le=MOST_INODES)
     """The maximum number of files and folders that a job can have on the node's disk."""
     disk_reserve_mib: int = Field(default=1024, ge=0)
-    """If the disk has less free space than this, no job starts, and the job that uses the most space is saved. Below
-    half of this limit, that job is ended. Choose more if other services share `/var`."""
+    """The space that must stay free on the disk ([the consequences](nodes.md#when-a-disk-gets-full)). Choose more if
+    other services share `/var`."""
     docker_url: str = "unix:///var/run/docker.sock"
     """The socket of Docker Engine."""
     cpus: int | None = Field(default=None, ge=1)
@@ -64,9 +64,9 @@ class SiteAgentSettings(FileSettings):
     """The assumed rate at which a node saves its jobs' memory to the storage, until it has measured the rate. The
     default is typical for the node's runtime (`save_cost.ASSUMED_MIB_S`)."""
     margin_s: float = Field(default=10, ge=0)
-    """The time between the estimated end of all saves and the end of the agent. In its last three seconds
-    (`deadlines.SHUTDOWN_GRACE_S`, also the minimum), the agent gives up operations that hang. Choose a longer time
-    if the speed of the storage varies."""
+    """The time between the estimated end of all saves and the end of the agent. In the last three seconds of this
+    time (`deadlines.SHUTDOWN_GRACE_S`, also the minimum), the agent gives up operations that hang. Choose a longer
+    time if the speed of the storage varies."""
     kill_wait_s: float | None = Field(default=None, ge=0)
     """The agent plans to end this long before the end of its Slurm job, and only a late save uses this time. The
     default is Slurm's KillWait, or 0 without Slurm. Set 0 only if the storage never hangs."""

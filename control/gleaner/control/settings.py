@@ -54,17 +54,18 @@ class QueueSettings(_Table):
     heartbeat_s: float = Field(default=20, gt=0)
     """The interval between an agent's heartbeats."""
     retries: int = Field(default=2, ge=0, le=100)
-    """The number of times that a job is retried after its own failure, unless the job sets another number."""
+    """The number of retries after a job's own failures, unless the job sets another number."""
     losses_until_held: int = Field(default=3, ge=1)
     """A job that is lost together with its agent this many times in a row, on different nodes, is held."""
     keep_days: int = Field(default=90, ge=1)
-    """Log lines and events of jobs are removed this long after the jobs' end, as are agents that never received a
-    job. Choose a shorter time if the database grows too large. `[outputs] keep_days` applies to results."""
+    """Log lines and events of a job are removed this long after its end, as are records of agents that never
+    received a job. Choose a shorter time if the database grows too large. `[outputs] keep_days` applies to
+    results."""
     keep_decisions_mib: int = Field(default=2000, ge=1)
     """The maximum compressed size of all stored decisions, which `glean why` uses. Once an hour the oldest decisions
-    beyond this size, and those older than `keep_days`, are removed."""
+    beyond this size, and those older than `keep_days` days, are removed."""
     log_mib_per_job: int = Field(default=64, ge=1)
-    """The size of a job's log that is kept. Older lines are removed immediately."""
+    """The maximum size of a job's log. Older lines are removed immediately."""
 
     @property
     def log_bytes_per_job(self) -> int:
@@ -85,7 +86,7 @@ class RoundSettings(_Table):
     """All agents end at multiples of this time since `origin_s`. Choose a shorter time if preemption is off and wide
     jobs wait, and a longer one if saving is slow."""
     origin_s: float = 0
-    """The rounds are counted from this time, in seconds since the epoch."""
+    """The origin of the rounds, in seconds since the epoch."""
     synchronised: bool = True
     """With false, every agent runs for the full length from its own start. Regular jobs then suffer, so use it only
     for comparisons."""
@@ -103,11 +104,10 @@ class RoundSettings(_Table):
     """Agents that Slurm has not started after this time are withdrawn, except one. Further submissions pause until
     Slurm starts an agent, for at most 10 minutes."""
     agents_at_most: int = Field(default=1000, ge=0)
-    """The maximum number of agents at one time."""
+    """The maximum number of agents."""
     failures_until_excluded: int = Field(default=3, ge=1)
-    """A node on which agents fail this many times in a row is excluded for an hour, and for twice as long each time
-    after that, up to a day. If agents end before they register in this many polls in a row, submissions pause for up
-    to 10 minutes."""
+    """A node on which agents fail this many times in a row is [excluded](operate.md#nodes-that-are-excluded). If
+    agents end before they register in this many polls in a row, submissions pause for up to 10 minutes."""
 
     @model_validator(mode="before")
     @classmethod
@@ -192,7 +192,7 @@ class GroupSettings(_Table):
     entitled: dict[str, PerCent] = {}
     """Each group's percentage. A group that holds less than its part comes before groups that hold all of theirs."""
     multiplier: dict[str, Factor] = {}
-    """A group's target is its part times this factor, which is 1 for a group that is not named."""
+    """A group's target is its part times this factor, by default 1."""
     others: Literal["equal", "none"] = "equal"
     """The use of the part that is not assigned to named groups. With `equal`, the other groups that have jobs share
     it equally. With `none`, they receive only cores that no group below its target requests."""
@@ -219,14 +219,14 @@ class MigrationSettings(_Table):
     """With `compaction`, partly used agents are emptied, so that their nodes become free before the boundary. With
     `priorities`, jobs migrate to the preferred nodes."""
     prefer: tuple[str, ...] = ()
-    """The preferred nodes (for example `node[1-8]`), the most preferred first. All others come last."""
+    """The preferred nodes (for example `node[1-8]`), the most preferred first."""
     every_s: float = Field(default=30, ge=1)
-    """At most one job is migrated in the background in each such period, and none while other jobs wait."""
+    """At most one job is migrated in the background in each period of this length, and none while other jobs wait."""
     patience_s: float = Field(default=120, ge=10)
-    """The time that a migration can take. A job that is not saved by then stays, and one that was saved but not
+    """The time limit for one migration. A job that is not saved by then stays, and one that was saved but not
     claimed in time can continue anywhere."""
     assumed_s: float = Field(default=60, gt=0)
-    """The assumed time to save and restore a job that has not been measured."""
+    """The assumed duration of a save and a restore of a job that has not been measured."""
 
     @field_validator("prefer")
     @classmethod
@@ -255,16 +255,17 @@ class EntitlementSettings(_Table):
     entitled: dict[str, PerCent] = {}
     """Each Slurm account's percentage of the partitions' CPUs. Jobs of other accounts run only on idle CPUs."""
     quantum_s: float = Field(default=1800, ge=0)
-    """The time that a job must have run to be among the first that are preempted."""
+    """The time that a job must have run before it is among the first to be preempted."""
     quantum_protects: bool = False
-    """With true, a job is not preempted at all before `quantum_s`. This causes fewer saves, but an owner might wait
-    for a quantum."""
+    """With true, a job is not preempted at all before it has run for `quantum_s` seconds. This causes fewer saves,
+    but an owner might wait for a quantum."""
     grace_s: float = Field(default=120, ge=5)
-    """The time within which a preempted job must leave. A job that stays longer is left alone for `retry_s`."""
+    """The time within which a preempted job must leave. A job that stays longer is left alone for `retry_s`
+    seconds."""
     retry_s: float = Field(default=3600, gt=0)
     """The time after which a job that did not leave is asked again."""
     saves_per_hour_at_most: int = Field(default=60, ge=0)
-    """The maximum number of owners' jobs that are preempted in an hour. Agents do not count."""
+    """The maximum number of owners' jobs, not agents, that are preempted in an hour."""
     settle_s: float = Field(default=20, gt=0)
     """A job that was released onto idle CPUs and has not started after this time is assumed to need a single node."""
     poll_s: float = Field(default=5, ge=1)
@@ -305,7 +306,7 @@ class ClusterSettings(_Table):
     """The agent's settings file on the node."""
     agent_logs: Path = Path("/var/lib/gleaner/work")
     """A folder on each node's own disk for the output of agents, which is copied to `agents` in the storage at their
-    end. If the folder were on a storage that hangs, Slurm would drain the node."""
+    end. If the folder were on storage that hangs, Slurm would drain the node."""
 
 
 class ApiSettings(_Table):
@@ -324,8 +325,8 @@ class ApiSettings(_Table):
     key: Path | None = None
     """The certificate's key (PEM), mode 0600."""
     connections_at_most: int = Field(default=2000, ge=10)
-    """The maximum number of connections to each port at one time. Above this number, a new connection replaces the
-    one that has been idle longest."""
+    """The maximum number of connections to each port. Above it, a new connection replaces the one that has been idle
+    longest."""
 
     @model_validator(mode="after")
     def _no_plain_text_off_this_machine(self) -> Self:
@@ -375,8 +376,7 @@ class Quota(_Table):
     cores: int | None = Field(default=None, ge=0, le=MOST)
     """Cores of running jobs. At the quota, running jobs continue, but no further job starts."""
     stored_gib: float | None = Field(default=None, ge=0, le=LARGEST_GIB)
-    """The size of checkpoints and outputs. Above the quota, no new job is submitted or started, but jobs that have
-    begun continue."""
+    """The size of checkpoints and outputs, [above which no new job begins](people.md#quotas)."""
 
     def limits(self, *, is_of_user: bool = False) -> tuple[Limit, ...]:
         """Return the quota in the form that a decision needs."""
@@ -411,7 +411,7 @@ class QuotaSettings(_Table):
 
     default: GroupQuota = GroupQuota()
     group: dict[GroupName, GroupQuota] = {}
-    """The quota of each named group, which replaces all defaults."""
+    """The quota of each named group."""
 
     @property
     def rules(self) -> QuotaRules:
@@ -480,7 +480,7 @@ class InputSettings(_StoreSettings):
     fetch_s: float = Field(default=3600, gt=0, le=LONGEST_CALL_S)
     """The time limit for fetching one URL."""
     silent_s: float = Field(default=60, gt=0, le=LONGEST_CALL_S)
-    """If the server does not respond for this time, the job waits and the fetch is tried again."""
+    """If the server does not respond for this long, the job waits and the fetch is tried again."""
 
     @field_validator("urls")
     @classmethod
@@ -517,10 +517,9 @@ class OutputSettings(_Table):
     deliver_s: float = Field(default=3600, gt=0, le=LONGEST_CALL_S)
     """The time limit for delivering one result."""
     silent_s: float = Field(default=60, gt=0, le=LONGEST_CALL_S)
-    """A delivery that makes no progress for this time is stopped and tried again later."""
+    """A delivery that makes no progress for this long is stopped and tried again later."""
     tries: int = Field(default=20, ge=1, le=1000)
-    """After this number of failures, a delivery is given up. The pause between two tries grows to at most ten
-    minutes."""
+    """A delivery is given up after this many failures. The pause between two tries grows to at most ten minutes."""
     keep_days: float | None = Field(default=None, gt=0, le=MOST)
     """Results are removed from the storage this long after the jobs' end. By default they stay until users remove
     them with `glean rm`."""
@@ -568,7 +567,7 @@ class MungeSettings(_Table):
     """
 
     allow: tuple[MungeRule, ...] = ()
-    """The rules, of which the first match applies. Without rules, every user needs a token."""
+    """The rules, of which the first that matches a user applies. Without rules, every user needs a token."""
     socket: Path | None = None
     """The socket of munged, if it is not at the default path."""
     timeout_s: float = Field(default=5, gt=0, le=3600)
