@@ -36,7 +36,7 @@ def test_people_get_a_table_with_the_worst_first_and_a_count(harness: CliHarness
     code, out, err = harness.run("doctor", "client", *PATIENT, "--bundle", "bundle.tar.gz")
     lines = out.splitlines()
     assert (code, (harness.folder / "bundle.tar.gz").is_file()) == (1, True)
-    assert err.startswith("glean: bundle.tar.gz holds what a bug report needs")
+    assert err.startswith("glean: bundle.tar.gz contains what a bug report needs")
     assert lines[0].split() == ["STATE", "CHECK", "SEEN", "TO", "DO"]
     assert lines[1].startswith("fault")
     assert "Connection refused" in lines[1]
