@@ -1,4 +1,4 @@
-"""Provide the only source of time, and compare it with control's.
+"""Provide the only source of time, and compare the node's clock with control's.
 
 All code that reads the time or waits has a clock as an argument, so that a test can pass its own. Threads and their
 waits also come from the clock, because a test's clock advances only when all threads wait for it. Time-outs of
@@ -54,11 +54,11 @@ def _since_boot_s() -> float:
 
 
 class SystemClock:
-    """The node's clocks. Its time never advances more slowly than the time since the node's start.
+    """The node's wall clock, which here never advances more slowly than the time since the node's start.
 
     If a node's wall clock were set back while an agent lives, the agent would stay past its end. If it were set
-    forward, the shared end would be nearer than it seemed. In both cases the later of the two clocks counts, so an
-    agent ends too early rather than too late.
+    forward, the shared end would be nearer than it seemed. So the later of the wall clock and the clock since the
+    node's start counts, and an agent ends too early rather than too late.
     """
 
     def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = _since_boot_s) -> None:
@@ -108,10 +108,10 @@ class Exchange:
 
 
 def least_ahead_s(exchanges: Sequence[Exchange]) -> float:
-    """Return the minimum by which the node's clock is ahead of control's.
+    """Return the least time by which the node's clock is ahead of control's.
 
-    A value below 0 means that it is behind, and with 0 they might agree. `exchanges` are in order of time. Those from
-    before a clock was set do not count.
+    A value below 0 means that the node's clock is behind, and with 0 the clocks might agree. `exchanges` are in order
+    of time. Exchanges from before a clock was set do not count.
 
     >>> least_ahead_s([Exchange(107.0, 105.0, 107.5), Exchange(117.0, 115.0, 125.0)])
     2.0

@@ -71,7 +71,7 @@ class Rate:
     since_s: float
 
     def allows(self, now_s: float) -> bool:
-        """Return True if more may be read. `now_s` is by the monotonic clock.
+        """Return True if more can be read now. `now_s` is by the monotonic clock.
 
         >>> rate = Rate(bytes_s=10, most_bytes=100, allowance_bytes=-5, since_s=0)
         >>> [rate.allows(now_s) for now_s in (0.2, 0.6)]
@@ -192,7 +192,8 @@ class JobLog:
         return {_STREAMS[number]: base64.b64encode(line).decode() for number, line in beginnings.items()}
 
     def end_lines(self) -> None:
-        """Turn the open lines into whole lines, which no later slice will complete. Not for a job that was saved."""
+        """Turn the open lines into whole lines, because no later slice will complete them. Do not call this for a saved
+        job."""
         self._mark_gap()
         for line in self._split.rest():
             self._append(line)

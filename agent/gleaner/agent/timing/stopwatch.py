@@ -52,7 +52,7 @@ class Stopwatch:
         self.has_run = self.has_run or activity is Activity.COMPUTING
 
     def slice(self) -> Slice:
-        """Return the times for a report, in which the present activity counts up to now."""
+        """Return the times for a report, including the time of the current activity until now."""
         spent_s = self._spent(self.clock.now_s())
         return Slice(
             started_s=self.started_s,
