@@ -430,8 +430,7 @@ class Agent:
             await self.clock.sleep(CLAIM_EVERY_S)
 
     def _wants_work(self) -> bool:
-        """Return False when no new job must begin, which is near the end, while the storage hangs, or while the disk is
-        full."""
+        """Return False near the end, while the storage hangs, or while the disk is full, when no new job can begin."""
         return self._has_time() and not self._probe.hangs and not self._vacating and not self._disk.is_short
 
     def _has_time(self) -> bool:

@@ -324,7 +324,7 @@ class Assignment(Message):
 
     @property
     def stored_inputs(self) -> tuple[StoredInput, ...]:
-        """The inputs that are in the storage. When the job starts, all of its inputs are."""
+        """The inputs that are in the storage. When the job starts, these are all of its inputs."""
         return tuple(one for one in self.inputs if isinstance(one, StoredInput))
 
 

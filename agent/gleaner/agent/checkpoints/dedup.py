@@ -1,4 +1,4 @@
-"""Reuse blocks of the previous checkpoint. A new archive shares its packs through hard links.
+"""Reuse blocks of the previous checkpoint. A new archive shares the packs of the older one through hard links.
 
 So the older archive can be deleted at any time. A pack of which the new archive uses less than half is not shared. Its
 blocks are copied in their stored form. Otherwise a few blocks would keep a whole old checkpoint on the disk.
@@ -42,8 +42,8 @@ class KnownBlocks:
         """Take the older archive's blocks and packs.
 
         `packs` maps the older archive's pack numbers to those of the new one. `pack_bytes` maps the new numbers to
-        sizes, and `files` maps them to open files, which `end` closes. `verified` has a 1 for each block that has just
-        been verified.
+        sizes, and `files` maps them to open files, which `end` closes. `verified` contains a 1 for each block that has
+        just been verified.
         """
         self._blocks = Blocks(b"".join(part.records for part in blocks))
         self._packs = packs

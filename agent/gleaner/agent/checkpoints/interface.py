@@ -14,7 +14,7 @@ BytesLike = bytes | bytearray | memoryview
 
 
 class StorageError(Exception):
-    """The storage refuses or fails. The message names the place and what to do."""
+    """The storage refuses a request or fails. The message names the place and what to do."""
 
 
 class StorageFull(StorageError):

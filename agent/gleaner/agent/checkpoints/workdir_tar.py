@@ -20,9 +20,9 @@ class WorkdirError(OSError):
 
 
 def pack(folder: Path, keep: Keep | None = None) -> Iterator[bytes]:
-    """Yield the folder's content as chunks of an uncompressed tar archive (pax), in bounded memory.
+    """Yield the folder's contents as chunks of an uncompressed tar archive (pax), in bounded memory.
 
-    `keep` selects the files, and None means all. The folder must not change in this time, so its container must be
+    `keep` selects the files, and None means all. The folder must not change in the meantime, so its container must be
     paused or have ended. Raises `WorkdirError` for a file that shrinks nevertheless, or that cannot be read.
     """
     with _open(folder) as root:
@@ -30,10 +30,10 @@ def pack(folder: Path, keep: Keep | None = None) -> Iterator[bytes]:
 
 
 def unpack(chunks: Iterable[bytes], folder: Path) -> None:
-    """Replace the folder's content with that of an archive. The folder itself stays.
+    """Replace the folder's contents with those of an archive. The folder itself stays.
 
-    All chunks are consumed, since a source might verify its content at its end. After an error (`WorkdirError`, or the
-    source's own) the content is unusable, so unpack again, or remove the folder.
+    All chunks are consumed, since a source might verify its data at the end. After an error (`WorkdirError`, or the
+    source's own) the folder is unusable, so unpack again, or remove the folder.
     """
     source = tar_unpack.TarSource(chunks)
     with _open(folder) as root:

@@ -60,7 +60,7 @@ class Workers:
             return bytearray(BATCH_BYTES)
 
     def enter(self) -> None:
-        """Wait until another batch is allowed on its way."""
+        """Wait until another batch is allowed to enter."""
         self._room.acquire()
 
     def leave(self, buffer: bytearray) -> None:

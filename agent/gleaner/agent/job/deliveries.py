@@ -36,7 +36,7 @@ class Deliveries:
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def stop(self) -> None:
-        """Deliver nothing more, and abandon a delivery that is under way."""
+        """Start no further delivery, and abandon one that is under way."""
         self._stop.set()
 
     async def run(self) -> None:

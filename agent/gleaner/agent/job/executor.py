@@ -56,7 +56,8 @@ class _SaveUnderWay:
     cost: SaveCost | None
 
     def expected_s(self, load: Load) -> float | None:
-        """Return the expected time of the save, given the saves that ran beside it; None without measurements."""
+        """Return the expected time of the save, given the saves that ran at the same time; None without
+        measurements."""
         at_once = self.slot.at_once
         return None if self.cost is None else self.cost.all_s([load.mib] * at_once, at_once=at_once)
 
@@ -75,7 +76,8 @@ class Executor:
     times: Stopwatch
     silence: Silence = field(default_factory=Silence)
     forgets_failures: bool = False
-    """True if each order to vacate is a new one: earlier failed saves do not count, and the job computes in between."""
+    """True if each order to vacate is a new one, for which earlier failures do not count since the job computed in
+    between."""
     memory_bytes: int = 0
     """The memory in use at the last measurement."""
     since_s: float = 0.0
@@ -146,12 +148,12 @@ class Executor:
 
     @property
     def is_saving(self) -> bool:
-        """True if the job's memory is being saved or waits to be saved."""
+        """True if the job's memory is being saved or is waiting to be saved."""
         return isinstance(self.state, lifecycle.Saving)
 
     @property
     def is_storing(self) -> bool:
-        """True if some of the job's state can still be stored, given the time."""
+        """True if some of the job's state can still be stored, if there is time."""
         if isinstance(self.state, lifecycle.Running):  # its save has failed and will be tried again
             return self.state.vacating and self.state.failed_saves < lifecycle.SAVE_TRIES
         return isinstance(self.state, lifecycle.Saving | lifecycle.Signalled | lifecycle.Storing | lifecycle.Finishing)
@@ -235,7 +237,7 @@ class Executor:
             loop.call_soon_threadsafe(self.feed, event)
 
     def _report_pending(self) -> None:
-        """Send at once the report that still waits, perhaps because its container cannot be removed.
+        """Send at once the report that is still waiting, perhaps because the job's container cannot be removed.
 
         A job counts as unstarted if control has no report of it when the agent deregisters.
         """
@@ -356,7 +358,8 @@ class Executor:
             self._pause(container)
 
     def _pause(self, container: ContainerId) -> None:
-        """Pause the job, unless another call failed to while this one waited for it, since each try takes seconds."""
+        """Pause the job, unless another call failed to do so while this one was waiting, since each try takes
+        seconds."""
         came_s = self.context.clock.monotonic_s()
         with self._pausing:
             if self._pause_error_s >= came_s:
@@ -368,7 +371,8 @@ class Executor:
                 raise
 
     def _save(self, container: ContainerId) -> NewCheckpoint | lifecycle.SaveFailed:
-        """Pause, checkpoint and publish. The container stays paused, since it must not end before the publication."""
+        """Pause the container, and publish its checkpoint. It stays paused, since it must not end before the
+        publication."""
         context = self.context
         try:
             self.measure_memory()
@@ -439,7 +443,7 @@ class Executor:
             self.reporter.warn("its save is lost if this agent ends before control hears of it", error)
 
     def _look_at_writes(self, container: ContainerId) -> None:
-        """Check how much the job has written, if its silence has a limit. Called before and after each save."""
+        """Check how much the job has written, if its silence has a limit. This is called before and after each save."""
         if self.assignment.spec.silent_limit_s is not None:
             written_bytes = self.context.runtime.written_bytes(container)
             self.silence.record_look(written_bytes, self.times.slice().compute_s)
@@ -454,7 +458,7 @@ class Executor:
             self.reporter.warn("cannot let it go on", error)
 
     def _signal(self, container: ContainerId, name: str) -> None:
-        """Send the signal, and before that let the container continue, since a paused process would not receive it."""
+        """Let the container continue and send it the signal, which a paused process would not receive."""
         self._signal_s = self._signal_s or self.context.clock.monotonic_s()
         self.times.switch_to(Activity.SAVING)
         try:
@@ -526,9 +530,9 @@ class Executor:
             self._end(self._container)
 
     def _report_return(self, why: ReturnReason, detail: str) -> None:
-        # The storage might not be mounted on this node. That cannot be concluded if the agent did not wait for it
-        # because the agent ends. If the job has run here or has a checkpoint, they might be to blame themselves.
-        # Control can compare nodes.
+        # The storage might not be mounted on this node. That cannot be concluded if the agent did not wait for the
+        # storage because the agent is ending. If the job has run here or has a checkpoint, the job or the checkpoint
+        # might be to blame. Control can compare nodes.
         leaves = self.context.clock.now_s() >= self.context.hard_stop_s() or self._had_to_vacate
         is_storage = why is ReturnReason.STORAGE_FAULT and not leaves
         self.node_fault = not self.has_run and (is_storage or why is ReturnReason.NODE_FAULT)

@@ -86,7 +86,7 @@ class Inputs:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def folder(self, assignment: Assignment) -> Path | None:
-        """Return the folder with what the job sees in `/inputs`; None if it has no such inputs."""
+        """Return the folder that the job sees as `/inputs`; None if no input is shown there."""
         shown = sorted(f"{one.name} {one.content}" for one in assignment.stored_inputs if not one.into_job)
         if not shown:
             return None
@@ -94,7 +94,7 @@ class Inputs:
         return self.place / f"inputs-{hashlib.sha256(words.encode()).hexdigest()[:16]}"
 
     def stage(self, assignment: Assignment, stop: threading.Event) -> None:
-        """Bring the inputs that the job sees in `/inputs`, unless they are here for another job."""
+        """Copy the inputs that the job sees in `/inputs` to the node, unless they are already there for another job."""
         path = self.folder(assignment)
         if path is None:
             return

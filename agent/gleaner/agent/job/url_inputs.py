@@ -46,9 +46,9 @@ class UrlInputs:
     storage: FolderStorage
     clock: Clock
     fetch: Callable[[UrlInput, Path, FetchRules, threading.Event], int]
-    """Fetches into a new file, as `transfer.file_transfers.Transfers.fetch` does."""
+    """Fetches a URL into a new file, as `transfer.file_transfers.Transfers.fetch` does."""
     fix_input: Callable[[int, int, InputFetched], StoredInput | None]
-    """Asks control, as `ControlClient.fix_input` does."""
+    """Asks control which input counts, as `ControlClient.fix_input` does."""
     _turns: dict[tuple[int, str], _Turn] = field(default_factory=dict[tuple[int, str], _Turn])
     """The turns, by submission and input name."""
     _numbers: Iterator[int] = field(default_factory=itertools.count)
@@ -102,7 +102,7 @@ class UrlInputs:
         return cast("StoredInput", fixed)
 
     def _ask(self, assignment: Assignment, fetched: InputFetched, stop: threading.Event) -> StoredInput | None:
-        """Return the input that counts, as control answers; None if `fetched` must be stored first."""
+        """Return the input that control has fixed; None if `fetched` must be stored first."""
         give_up_s = self.clock.monotonic_s() + CONTROL_BACK_S
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Decide on which nodes a checkpoint can be restored, from their kinds and from the kind that saved it. Pure.
+"""Decide on which nodes a checkpoint can be restored, by comparing kinds of nodes. Pure.
 
 A restored process still relies on the features of its old processor, so the new node must have each of them (CRIU's
 `--cpu-cap` checks the same). CRIU reads images from its own version and from older ones. Each runtime family writes

@@ -101,8 +101,7 @@ def verdicts(
     limits: DiskLimits,
     own_mib: Mapping[ContainerId, int] = MappingProxyType({}),
 ) -> dict[ContainerId, Verdict]:
-    """Return the verdict on each job that must end or be saved. `own_mib` contains the limits that jobs have set
-    themselves.
+    """Return the verdict on each job that must end or be saved. `own_mib` contains the limits of jobs that specify one.
 
     >>> verdicts({ContainerId("a"): DiskUse(3 * 2**30, 10)}, None, DiskLimits(mib_per_job=2048))
     {'a': TooLarge(detail='it takes at least 3072 MiB of the disk, and may take 2048 MiB (disk_mib_per_job)')}
@@ -194,7 +193,7 @@ class DiskWatch:
     ) -> dict[ContainerId, Verdict]:
         """Return verdicts on jobs that must end or be saved. The call blocks for a limited time.
 
-        `jobs` contains their folders, and `own_mib` the limits that some of them have set themselves.
+        `jobs` contains their folders, and `own_mib` the limits of those that specify one.
         """
         self.make_room()
         if self._last_prune_s is None:
