@@ -70,7 +70,7 @@ class _Record(BaseModel):
 def fetch(
     connection: Connection, result: ResultRow, folder: Path, *, only: Sequence[str], on_bytes: Callable[[int], None]
 ) -> Steps[Fetched]:
-    """Unpack a job's result into `folder`, unless it is there. `only` are patterns of the files to fetch.
+    """Unpack a job's result into `folder`, unless it is already there. `only` are patterns of the files to fetch.
 
     The result is read in the storage if the caller can do that, and is otherwise sent by control. An error changes
     nothing. Raises `ClientError`, even if the disk or the archive is faulty.
@@ -124,7 +124,8 @@ def _record_of(folder: Path, job: int) -> _Record | None:
 
 
 def _there(folder: Path, wanted: _Record) -> list[Fetched]:
-    """Return a list with the result if it is there, and remove the remains of killed fetches beside it."""
+    """Return a list with the result if the folder contains it, and remove the remains of killed fetches beside the
+    folder."""
     with suppress(FileNotFoundError):
         _remove_dead_stages(str(folder.absolute().parent))
     if (there := _record_of(folder, wanted.job)) is None or not there.includes(wanted):

@@ -28,7 +28,7 @@ MALFORMED = (
 )
 """The errors that Python raises for a malformed archive, or malformed JSON in it."""
 LONGEST_HEADER_BYTES = 2**14
-"""The longest header that root reads. Python before 3.11.10 takes minutes for one of a megabyte (CVE-2024-6232)."""
+"""The longest header that is read. Python before 3.11.10 takes minutes for one of a megabyte (CVE-2024-6232)."""
 _LONG_HEADERS = (
     tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
 )  # fmt: skip

@@ -43,7 +43,7 @@ def json_of(content: bytes | str, *, for_display: bool = False) -> Any:
 
     NaN and infinite numbers, which JSON does not have, become None. A number of many digits is refused, because Python
     before 3.11 takes minutes for a million digits. With `for_display`, NUL, halves of surrogate pairs and bytes that
-    are not UTF-8 are replaced, since no database can store them. It is for texts that are only compared and shown.
+    are not UTF-8 are replaced, since no database can store them. Use it only for texts that are compared and shown.
 
     >>> json_of(b'{"comment": "caf\xe9 \\ud800", "load": NaN, "limit": 1e999}', for_display=True)
     {'comment': 'caf� �', 'load': None, 'limit': None}

@@ -1,4 +1,5 @@
-"""The form of credentials for servers, and the URLs for which they are. Pure. No message contains a credential."""
+"""The form of credentials for servers, and the URLs for which each can be used. Pure. No message contains a
+credential."""
 
 from base64 import b64encode
 from dataclasses import dataclass, field
@@ -25,13 +26,13 @@ class CredentialKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """A credential, and the URL below which it may be used."""
+    """A credential, and the URL below which it can be used."""
 
     url: str
     value: str = field(repr=False)
 
     def is_for(self, url: str) -> bool:
-        """Return True if the credential may be shown to a server with a request for this URL.
+        """Return True if the credential can be sent to a server with a request for this URL.
 
         >>> mine = Credential("https://host/private/", "word")
         >>> [mine.is_for(f"https://{rest}") for rest in ("host/private/a", "host/public/a", "evil/private/a")]

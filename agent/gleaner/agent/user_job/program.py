@@ -1,7 +1,7 @@
 """`glean run`: a user's own Slurm job, whose container is saved and restored wherever Slurm starts the job again.
 
-`job.executor` does the steps of `job.lifecycle`, as for an agent. This module starts such a job and decides when to
-save it, and `slurm_reporter` reports to Slurm and to the job's owner.
+`job.executor` carries out the steps of `job.lifecycle`, as for an agent. This module starts such a job and decides when
+to save it, and `slurm_reporter` reports to Slurm and to the job's owner.
 """
 
 import asyncio
@@ -183,7 +183,8 @@ class UserJob:
             workdir_tar.unpack(workdir_tar.pack(self.begin_with), place)
 
     async def _find_missed_signal(self) -> None:
-        """Find out from the job's comment, where Gleaner also records a signal, if one came before our step existed."""
+        """Find out from the job's comment, where Gleaner also records a signal, if one arrived before our step
+        existed."""
         if self._pending or not self.signals.empty():
             return
         job = await asyncio.to_thread(self.slurm_job.look)

@@ -102,7 +102,7 @@ class Bundle:
         os.replace(self.inside(_ROOM), self.inside("exit.json"))
 
     def is_monitored(self) -> bool:
-        """Return True if the monitor lives. Then the container runs, or its end is about to be recorded."""
+        """Return True if the monitor lives, in which case the container runs, or its end is about to be recorded."""
         return self.wait_for_end(None, wait_s=0) is False
 
     def wait_for_end(self, connection: int | None, *, wait_s: float | None = None) -> bool:
@@ -183,7 +183,7 @@ def check_place(settings: config.Config) -> None:
 
 
 def temporary_folder(settings: config.Config) -> tempfile.TemporaryDirectory[str]:
-    """Return a folder that exists for the time of one call. If the call is killed, `sweep` removes the folder."""
+    """Return a folder that exists for the duration of one call. If the call is killed, `sweep` removes the folder."""
     return tempfile.TemporaryDirectory(prefix=_TRASH, dir=folder(settings))
 
 

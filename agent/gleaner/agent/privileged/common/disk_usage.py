@@ -41,7 +41,7 @@ def count_disk_use(
     """Count the folder and everything in it. Return zeros if there is no such folder.
 
     A file with several names counts once. Holes in files and mounted file systems do not count. With `own`, a folder of
-    our own whose mode locks out even its owner is opened for the time of the count.
+    our own whose mode locks out even its owner is made accessible for the duration of the count.
     """
     try:
         top = os.lstat(folder)

@@ -1,8 +1,8 @@
 """Check the folders of a node that jobs can mount read-only, such as a software tree or calibration data.
 
-Root's settings list them (`config.Config.mounts`), and nothing else can be mounted. A job must write one of these paths
-exactly as it is listed. Only root can change what such a path leads to (`system.listed_folders`). The folder at the end
-of the path can belong to any account.
+The privileged settings list these folders (`config.Config.mounts`), and no others can be mounted. A job must write one
+of these paths exactly as it is listed. Only root can change what such a path leads to (`system.listed_folders`). The
+folder at the end of the path can belong to any account.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -81,7 +81,7 @@ def is_in(path: str, folder: str) -> bool:
 def check(path: str, own: Sequence[str] = ()) -> None:
     """Check that a folder can be mounted now, and is not in the way of `own`. Raises `FolderRefused`.
 
-    If a file system does not answer, it blocks only a child process, and we stop waiting after a while.
+    A file system that does not answer blocks only a child process, for which we stop waiting after a while.
     """
     try:
         is_there = system_programs.run(["test", "-d", f"{path}/."], within_s=_ANSWER_WITHIN_S).status == 0

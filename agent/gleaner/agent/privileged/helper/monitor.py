@@ -120,7 +120,7 @@ def _run(settings: config.Config, bundle: Bundle, folders: list[int], answer: in
         options = ["--bundle", bundle.path, "--pid-file", bundle.inside("pid")] if command == "create" else []
         reason = _shim(settings, bundle, [command, *options, bundle.name], out_end, err_end)
         if reason is not None:
-            kill_descendants(os.getpid())  # runc can still run if gleaner-runc was killed
+            kill_descendants(os.getpid())  # runc might still run if gleaner-runc was killed
             subprocess.call([settings.runc, "--root", runc_root(settings), "delete", "--force", bundle.name])
             return {"reason": reason}
     os.close(out_end)
@@ -217,7 +217,7 @@ def _log_output(sources: dict[int, int], end_fd: int, log: Log) -> None:
                     log.add(sources[source], content)
                 else:
                     del sources[source]
-    if ended_s is None:  # it has closed its output but still runs
+    if ended_s is None:  # the process has closed its output but still runs
         select.select([end_fd], [], [])
 
 

@@ -2,7 +2,8 @@
 
 CRIU gives a process the rights that are recorded in its CRIU images. So an attacker who could replace the saved images
 with others could gain root's rights. The first guard against this attack is the digest of a checkpoint, which the queue
-keeps. This module is the second guard, on root's side. It checks each thread of the processes before they run again.
+keeps. This module is the second guard, on the privileged side. It checks each thread of the processes before they run
+again.
 """
 
 from __future__ import annotations  # the node may have Python 3.9

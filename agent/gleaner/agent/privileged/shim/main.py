@@ -1,10 +1,10 @@
-"""Run `gleaner-runc`, an OCI runtime that behaves as runc, but saves to and restores from an agent.
+"""Run `gleaner-runc`, an OCI runtime that behaves like runc, but saves to and restores from an agent.
 
 Docker Engine (through containerd) calls the shim as it would call runc. Every call is passed to runc unchanged, except
 for containers that have an agent's annotation `org.gleaner.handshake`, which comes from the engine's HostConfig and
 never from a container image or a job's environment:
 
-- `checkpoint`: CRIU's images stream to the agent that waits under that name, and containerd finds a small marker.
+- `checkpoint`: CRIU's images stream to the agent that listens under that name, and containerd finds a small marker.
 - `create`: the container is given an init, its user has a name, and it can make only sockets of the usual kinds
   (`own_config`).
 - `pause`: a container that cannot be frozen continues to run (`freezing`).

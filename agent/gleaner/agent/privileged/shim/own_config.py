@@ -40,7 +40,8 @@ _FAMILIES = (1, 2, 10)
 """UNIX, INET, INET6."""
 _NETLINK, _ROUTE = 16, 0
 _MOST_FAMILIES = 64
-"""Linux has fewer. The filter denies higher numbers, and every number that looks like a family only in 32 bits."""
+"""A number above those of all families in Linux. The filter denies numbers from here on, and every number that looks
+like a family only in 32 bits."""
 _CALLS = ("socket", "socketpair")
 _LANDLOCK, ENOSYS = "landlock_create_ruleset", 38
 """The call that a program makes first, and the error that it understands (landlock(7))."""
@@ -102,7 +103,7 @@ def put_init(bundle: str, packed: object) -> None:
 
 
 def passwd(uid: int, gid: int) -> str:
-    """Return the file's content (passwd(5)).
+    """Return the contents of /etc/passwd (passwd(5)).
 
     >>> print(passwd(4200, 4200), end="")
     root:x:0:0:root:/root:/bin/sh
@@ -136,7 +137,7 @@ def restrict_calls(config: dict[str, Any]) -> None:
     """Restrict sockets and Landlock in the configuration of a container that is about to be made.
 
     In a filter that allows only what it names, such as Docker's, `socketcall` of i386 stays allowed. libseccomp applies
-    a rule that allows `socket` to the old call as well, and then no other rule can deny that. If the engine is
+    a rule that allows `socket` to the old call as well, and then no other rule can deny that call. If the engine is
     configured to use no filter, none is added. A malformed configuration raises the error that it causes.
     """
     linux: dict[str, Any] = config.get("linux") or dict[str, Any]()

@@ -47,7 +47,7 @@ _PIPE = re.compile(r"pipe:\[[0-9]{1,20}\]\Z")
 
 
 def run(call: Call) -> int | None:
-    """Save or restore, if the call is for an agent's container.
+    """Save or restore a container, if the call is for an agent's container.
 
     Return the exit status, or None if runc is to carry out the call.
     """
@@ -114,7 +114,7 @@ def _reading(path: str) -> Generator[Any]:
 def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> int:
     """Stream the memory and the written files to the agent.
 
-    On a failure the container is as before, and the agent is told the reason.
+    After a failure the container is as before, and the agent is told the reason.
     """
     image_path, end_s = call.option("--image-path"), _end(annotations)
     if image_path is None:
@@ -163,7 +163,7 @@ def _must_stand_still(call: Call) -> None:
 
 
 def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -> int:
-    """Restore from what the agent serves, in a call where runc would have created a new process."""
+    """Restore the container from what the agent serves, in a call where runc would have created a new process."""
     end_s = _end(annotations)
     owner, agent = _connect(settings, annotations)
     agent.say({"version": ipc.VERSION, "do": "restore", "container": call.container})
@@ -225,7 +225,7 @@ def _serving_pages(
 ) -> Generator[page_watchdog.Pages | None]:
     """Yield a page server if the agent wants one and the node can have one. Raises `HandshakeFailed` for a user job.
 
-    The checkpoint of a user job is sealed, and memory that is served later might not be what root has saved.
+    The checkpoint of a user job is sealed, and memory that is served later might not be what was saved.
     """
     if wish is not True:
         yield None
@@ -381,7 +381,7 @@ class _Owner(NamedTuple):
 
 
 def _connect(settings: config.Config, annotations: dict[str, str]) -> tuple[_Owner, ipc.Handshake]:
-    """Connect to the program that waits for this container. Raises `HandshakeFailed`, or `Misconfigured`."""
+    """Connect to the program that listens for this container. Raises `HandshakeFailed`, or `Misconfigured`."""
     name, uid = annotations.get(ANNOTATION_HANDSHAKE, ""), annotations.get(ANNOTATION_OWNER)
     if uid is None:
         return _Owner(settings.agent_uid, b""), ipc.connect(settings.handshakes, name, settings.agent_uid)

@@ -6,8 +6,8 @@ permanent.
 Processes: CRIU cannot stop some of them, or would restore them as something else. Such processes are searched for
 before CRIU is called, while the container is stopped.
 
-Deleted files and folders: CRIU keeps such a file under the path that the kernel reports, and when it restores it
-recreates the file at that path, as root. The kernel reports the path that the file had. Since then, symbolic links
+Deleted files and folders: CRIU keeps such a file under the path that the kernel reports, and recreates the file at that
+path, as root, when it restores the container. The kernel reports the path that the file had. Since then, symbolic links
 might have replaced its folders, and they would lead CRIU out of the container. Where a folder is missing, CRIU uses the
 one above it, so each existing folder is checked. A container that holds a file with such a link in its path is not
 saved.
