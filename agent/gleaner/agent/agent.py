@@ -120,8 +120,8 @@ class Agent:
     exit_by_s: float = field(init=False)
     """The planned exit, in seconds since the epoch. It is only ever brought forward."""
     _shutdown_grace_s: float = field(init=False)
-    """The last seconds before `exit_by_s`, in which the agent waits for nothing more. One third is for work that is
-    still running, one for killing work that hangs, and one for the deregistration."""
+    """The last seconds before `exit_by_s`, in which the agent no longer waits for anything. One third is for work that
+    is still running, one for killing work that hangs, and one for the deregistration."""
     _extended_until_s: float = 0.0
     """The instant until which a late save and its report can use the rest of the kill wait."""
     _last_saves: LastSaves | None = None

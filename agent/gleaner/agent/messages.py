@@ -105,7 +105,7 @@ class NodeFacts(Message):
     cpu_features: Annotated[tuple[Text, ...], Field(fail_fast=True, max_length=4096)] = ()
     """The kernel's names of the processor's features, sorted."""
     mounts: Annotated[tuple[Text, ...], Field(fail_fast=True, max_length=256)] = ()
-    """The folders that jobs may mount here. A job that mounts any other folder is not offered to this node."""
+    """The folders that jobs can mount here. A job that mounts any other folder is not offered to this node."""
     fetches: Annotated[tuple[Text, ...], Field(fail_fast=True, max_length=32)] = ()
     """The schemes of the URLs from which this agent can fetch inputs. A job that still needs an input from a URL of
     another scheme is not offered to this agent."""

@@ -514,7 +514,7 @@ class Verbs:
     def report(self, *, month: str = "", accounting: bool = False) -> Steps[MonthReport]:
         """Return a month's node time, and the users who received the harvest.
 
-        `accounting` adds the waits of regular jobs.
+        `accounting` adds the waiting times of regular jobs.
         """
         wanted = checked(ReportFilter, month=month, accounting=accounting)
         within_s = ACCOUNTING_S if accounting else 0.0

@@ -73,7 +73,7 @@ class FolderArchive:
 
     @property
     def verified(self) -> bytes:
-        """One byte for each block, in the layout's order, which is 1 if the block was read here and is correct."""
+        """One byte for each block, in the layout's order. The byte is 1 if the block was read here and is correct."""
         return b"".join(self._verified.values())
 
     def rely_on_all(self) -> None:

@@ -97,7 +97,8 @@ class KnownBlocks:
         return True
 
     def _room(self) -> memoryview:
-        """Return the calling thread's buffer for one block, as new memory for each block costs more than reading it."""
+        """Return the calling thread's buffer for one block, as new memory for each block would cost more than reading
+        the block."""
         if not hasattr(self._own, "room"):
             self._own.room = memoryview(bytearray(MOST_BYTES))
         room: memoryview = self._own.room
@@ -128,7 +129,7 @@ class KnownBlocks:
         return shared_bytes
 
     def _bytes_in_use(self) -> dict[int, int]:
-        """Return the stored bytes in use for each shared pack. A dropped part also counts."""
+        """Return the stored bytes in use for each shared pack. Blocks of a dropped part are included."""
         bytes_in_use = dict.fromkeys(self._pack_bytes, 0)
         for block, is_in_use in zip(self._blocks, self._in_use, strict=True):
             if is_in_use:

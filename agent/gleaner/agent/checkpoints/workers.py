@@ -39,7 +39,7 @@ def _share_heaps() -> None:
 
 
 class Workers:
-    """A pool of threads. They start when there is work. Hashing, zstd and system calls let the other threads run."""
+    """A pool of threads, which start when there is work. Hashing, zstd and system calls let the other threads run."""
 
     def __init__(self) -> None:
         _share_heaps()

@@ -32,7 +32,7 @@ class Limiter:
 
     @property
     def busy(self) -> int:
-        """The number of slots in use, without those whose user waits for the others."""
+        """The number of slots in use, not counting those whose users wait for the others."""
         return sum(not slot.waits for slot in self._slots)
 
     @asynccontextmanager
@@ -78,11 +78,11 @@ class Limiter:
 def default_saves_at_once(cores: int) -> int:
     """Return how many saves to run at the same time. More would not be faster together, and each would be slower.
 
-    A streamed save keeps about two cores busy, because one core hashes and compresses while CRIU and the engine copy.
-    On two cores, four saves of 256 MiB reached the disk in about the same time (1.0 to 2.1 s, in no clear order),
-    whether one, two, three or four ran at the same time. Fewer than four saves leave slow storage idle while they
-    pause, copy and sync. One more save than the cores can feed fills such gaps on larger nodes. Beyond eight, the
-    storage limits a node.
+    A streamed save keeps about two cores busy, because one core hashes and compresses while CRIU and the engine copy
+    memory on the other. On two cores, four saves of 256 MiB reached the disk in about the same time (1.0 to 2.1 s, in
+    no clear order), whether one, two, three or four ran at the same time. Fewer than four saves leave slow storage idle
+    whenever they pause a job, copy its memory or sync. One more save than the cores can feed fills such gaps on larger
+    nodes. Beyond eight, the storage limits a node.
 
     >>> [default_saves_at_once(cores) for cores in (1, 2, 10, 64)]
     [4, 4, 6, 8]

@@ -53,7 +53,8 @@ class Deliveries:
             await self.clock.sleep(LOOK_EVERY_S)
 
     def _deliver_one(self) -> bool:
-        """Deliver one result. Return False if none waits. Raises `ControlSilent` or `ControlRefused`. Blocks."""
+        """Deliver one result. Return False if no result is waiting. Raises `ControlSilent` or `ControlRefused`.
+        Blocks."""
         if (delivery := self.client.take_delivery()) is None:
             return False
         facts = {"job": delivery.job, "attempt": delivery.attempt, "number": delivery.number}

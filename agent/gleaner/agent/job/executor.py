@@ -153,7 +153,7 @@ class Executor:
 
     @property
     def is_storing(self) -> bool:
-        """True if some of the job's state can still be stored, if there is time."""
+        """True if some of the job's state can still be stored in the time that is left."""
         if isinstance(self.state, lifecycle.Running):  # its save has failed and will be tried again
             return self.state.vacating and self.state.failed_saves < lifecycle.SAVE_TRIES
         return isinstance(self.state, lifecycle.Saving | lifecycle.Signalled | lifecycle.Storing | lifecycle.Finishing)
@@ -221,7 +221,7 @@ class Executor:
                 self.context.clock.start(self._await_exit, container, loop)
             while not isinstance(self.state, lifecycle.Ended) or not self._todos.empty():
                 await self._do(await self._todos.get())
-        except Exception as error:  # our bug: the process must not keep running unseen, nor the job come back here
+        except Exception as error:  # our bug: the process must not run on unseen, and the job must not return
             if (container := self.container) is not None:
                 await asyncio.to_thread(self._kill, container)
             self._report_return(ReturnReason.NODE_FAULT, f"the agent broke: {error!r}")

@@ -138,7 +138,7 @@ class JobCheckpoints:
                     raise StorageError(f"{error}; there was no time to look for it again") from error
 
     def missing_here(self, archive: FolderArchive | None) -> str:
-        """Return one line with what this node lacks to restore the archive; empty if it lacks nothing."""
+        """Return one line that names what this node lacks to restore the archive; empty if it lacks nothing."""
         checkpoint = self.assignment.checkpoint
         if archive is None or checkpoint is None or not checkpoint.has_memory:
             return ""
@@ -273,7 +273,8 @@ class JobCheckpoints:
 
 
 def why_unfit(facts: Mapping[str, object], node: NodeFacts) -> str:
-    """Return one line with what this node lacks to restore a process whose checkpoint has these facts, or "".
+    """Return one line that names what this node lacks to restore a checkpoint with these facts, or "" if it lacks
+    nothing.
 
     The line is also empty if the checkpoint does not describe the node that saved it, or does so in another format.
     """

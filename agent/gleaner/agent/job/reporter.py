@@ -74,7 +74,7 @@ class Reporter(Protocol):
     def report_saved(self, checkpoint: Checkpoint, spent: Slice, measured: SaveMeasurement | None) -> None:
         """Report the published checkpoint with which the attempt ends.
 
-        The container was paused before its output was marked, so it has written nothing more.
+        The container was paused before its output was marked, so it has written nothing since then.
         """
         ...
 

@@ -1,8 +1,8 @@
 """The inputs that an agent fetches from URLs.
 
-The first fetched content is stored like an input that a user has sent, and control records it. All later slices and all
-jobs that were submitted together read exactly these bytes, even if the server's content has changed. An agent fetches
-an input, or asks control for it, only once for all of its jobs that were submitted together.
+The content that is fetched first is stored like an input that a user has sent, and control records it. All later slices
+and all jobs that were submitted together read exactly these bytes, even if the server's content has changed. An agent
+fetches an input, or asks control for it, only once for all of its jobs that were submitted together.
 
     WORK/AGENT/fetch-N     a file on its way from a URL to the storage
 """

@@ -1,8 +1,8 @@
 """Decide on which nodes a checkpoint can be restored, by comparing kinds of nodes. Pure.
 
 A restored process still relies on the features of its old processor, so the new node must have each of them (CRIU's
-`--cpu-cap` checks the same). CRIU reads images from its own version and from older ones. Each runtime family writes
-images that only it can read. A checkpoint without memory fits every node.
+`--cpu-cap` checks the same). CRIU reads images from its own version and from older ones. A checkpoint is restored only
+by the runtime family that saved it. A checkpoint without memory fits every node.
 """
 
 import re

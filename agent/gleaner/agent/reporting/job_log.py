@@ -121,7 +121,8 @@ class JobLog:
     def follow(self, output: Iterable[tuple[int, bytes]], *, may_wait: Callable[[], bool]) -> None:
         """Read the output to its end, in a thread of its own.
 
-        If the buffer is full or the output too fast, wait while `may_wait` returns True, or else drop the oldest lines.
+        If the buffer is full or the output is too fast, wait while `may_wait` returns True, or else drop the oldest
+        lines.
         """
         rate = Rate(RATE_BYTES_S, BUFFER_BYTES, BUFFER_BYTES, self.clock.monotonic_s())
         try:
@@ -150,7 +151,7 @@ class JobLog:
                 self.first += dropped
 
     def listen(self, output: Iterable[tuple[int, bytes]]) -> None:
-        """Read the same output live, in a thread of its own, for its open lines."""
+        """Read the same output live, in a thread of its own, to know its open lines."""
         self._live = OutputLines(dict(self._first_beginnings))
         try:
             for _ in self._live.of(self._note_times(output)):

@@ -67,7 +67,7 @@ _LOOK_PATIENCE_S = 30
 _REMOVE_PATIENCE_S = 60
 _CRIU_PATIENCE_S = 10
 _LOADED_WITHIN_S = 24 * 3600.0
-"""For this long after it was recorded, an image that the engine lacks might still be loading."""
+"""An image that the engine lacks might still be loading for this long after it was recorded."""
 _OOM_KNOWN_WITHIN_S = 1.0
 """The time after a container's end in which the engine might still learn that its memory limit was reached.
 

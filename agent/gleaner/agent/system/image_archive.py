@@ -159,7 +159,7 @@ class _Archive:
     def _json(self, name: str, digest: str = "") -> tuple[bytes, Any]:
         """Return a small file's bytes, and its JSON content.
 
-        Raises `Hostile` unless it has the given digest, if there is one.
+        Raises `Hostile` if a digest is given and the file has a different one.
         """
         with self._open(name) as file:
             content = file.read(LONGEST_JSON + 1)

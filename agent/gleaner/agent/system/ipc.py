@@ -88,7 +88,7 @@ class Handshake:
         try:
             self.connection.settimeout(self._patience_s)
             sent = send(self.connection, data, descriptor)
-            if sent < len(data):  # `sendall` of nothing fails if the other side has received all and closed
+            if sent < len(data):  # `sendall` of no bytes fails if the other side has received all and closed
                 self.connection.sendall(data[sent:])
         except OSError as error:
             raise HandshakeFailed(f"the other side has gone: {error}") from error

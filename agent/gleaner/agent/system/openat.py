@@ -16,7 +16,7 @@ CHUNK_BYTES = 2**20
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 """The flags that open a folder."""
 NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-"""The errors on opening with `FOLDER` if the name belongs to nothing, to a file, or to a symbolic link."""
+"""The errors on opening with `FOLDER` if the name does not exist, or is that of a file or a symbolic link."""
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

@@ -67,7 +67,7 @@ class TransferStopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The longest times of a child. The agent also enforces them, since a library might not enforce its own limits."""
+    """The time limits of a child. The agent also enforces them, since a library might not enforce its own limits."""
 
     total_s: float
     silent_s: float

@@ -87,7 +87,7 @@ class Catalog:
                     left.unlink()
 
     def latest(self) -> tuple[Checkpoint, ...]:
-        """Return the checkpoints that count, the newest first; empty if they are of another program.
+        """Return the checkpoints that count, the newest first; empty if they belong to another program.
 
         An unreadable record is an error and does not count as a missing one, since the job would then start from the
         beginning and its next save would remove all earlier checkpoints.

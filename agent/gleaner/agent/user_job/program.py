@@ -38,7 +38,7 @@ _AGAIN_S = 2.0
 _MEASURE_EVERY_S = 10.0
 _ASK_EVERY_S = 60.0
 _SLURM_KILLS_WITHIN_S = 120.0
-"""The time for which Slurm can take to end our process after a requeue, before we exit on our own."""
+"""The time that Slurm can take to end our process after a requeue, before we exit on our own."""
 
 Signals: TypeAlias = "queue.SimpleQueue[int]"
 """The numbers of the signals that have arrived."""

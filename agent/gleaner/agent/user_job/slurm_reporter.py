@@ -84,7 +84,7 @@ class SlurmReporter:
     folder: Path
     """The job's folder on this node."""
     results: Path
-    """The folder into which the owner wants the job's files."""
+    """The folder to which the owner wants the job's files copied."""
     clock: Clock
     obey_signals: Callable[[], Awaitable[None]]
     """Obeys signals, which might show that the job has been requeued by someone else."""

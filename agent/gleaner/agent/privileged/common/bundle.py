@@ -2,7 +2,7 @@
 
 A bundle is a folder below `CONFIG.bundles` that only root can enter. `container.json` is written last when a bundle is
 made, and the bundle is renamed before it is removed. So a bundle that was half made or half removed when the power
-failed does not count.
+failed is recognized and ignored.
 
 The container's monitor (`helper/monitor`) holds the bundle's FIFO `alive` open for writing as long as it lives. Other
 programs open the FIFO for reading to find out whether the monitor lives. They do not look up a process number, which
@@ -203,7 +203,7 @@ def with_facts(settings: config.Config) -> list[tuple[Bundle, dict[str, Any]]]:
 def sweep(settings: config.Config) -> None:
     """Remove bundles that were half made or half removed when this program, or the node, went down.
 
-    Call this only at the start.
+    Call this only when the program starts.
     """
     for name in os.listdir(folder(settings)):
         container = Bundle(settings, name)

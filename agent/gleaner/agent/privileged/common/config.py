@@ -23,7 +23,7 @@ class Misconfigured(Exception):
 
 
 class Config(NamedTuple):
-    """The settings, checked."""
+    """The checked settings."""
 
     agent_uid: int
     """The service account that agents run as. The helper and the shim listen to no other account."""

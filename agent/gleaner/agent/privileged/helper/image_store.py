@@ -3,9 +3,9 @@
 A container image arrives as one file that the agent or an admin has opened, either the archive of `docker save` or an
 OCI layout as an archive. The helper opens no path, and reads only the configuration from the file, as plain JSON.
 Everything else is read and unpacked by a process without any rights (`common.confined`). The configuration's digest is
-the image's id, and the configuration names the digest of each layer's content. An image counts only when every layer
-has the right digest. It is unpacked in another folder and then renamed, so that half an image never counts. In the end
-all its files belong to root, and no file is setuid.
+the image's id, and the configuration names the digest of each layer's content. An image is accepted only when every
+layer has the right digest. It is unpacked in another folder and then renamed, so that half an image is never used. In
+the end all its files belong to root, and no file is setuid.
 
 An image without a name was pushed by a group and can be imported again. When room is needed, such images are removed,
 the least recently used one first, unless a container uses them.

@@ -1,4 +1,4 @@
-"""Run `gleaner-helper`, the only root program with which an agent without Docker Engine communicates.
+"""Run `gleaner-helper`, the only program that runs as root and talks to agents on nodes without Docker Engine.
 
 It listens on a Unix socket for the service account, which the kernel identifies (SO_PEERCRED). Each connection carries
 one request and its answer (messages of `system.ipc`). This module contains all requests that exist. The helper can be

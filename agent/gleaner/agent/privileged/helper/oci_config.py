@@ -2,8 +2,8 @@
 
 The configuration is made only from checked fields, and no input from a job, its container image or an agent can loosen
 it. It grants no capability, no new privileges and no network, and it sets separate namespaces and the uid of the user
-who asks. Mounts, masked paths and limits are the same as those of Docker Engine, in the same order. So each runtime can
-restore what the other has saved.
+who asks. Mounts, masked paths and limits are the same as those of Docker Engine, in the same order. So each runtime
+could restore what the other has saved.
 """
 
 from __future__ import annotations  # the node may have Python 3.9

@@ -36,8 +36,8 @@ STOP_WITHIN_S = 20.0
 """The time in which CRIU must have stopped a container's threads, which it does before it changes anything.
 
 CRIU itself gives up after 10 s (its --timeout), but does not notice the timeout while the kernel keeps it waiting for a
-thread. Once all threads have stopped, CRIU is not ended before the agent's end (`transfer`), because it might leave the
-container in an inconsistent state.
+thread. Once all threads have stopped, CRIU is not ended before the agent's end (`transfer`), because CRIU might leave
+the container in an inconsistent state.
 """
 _BEFORE_ALL_STAND = (b"pre-stream", b"pre-dump")
 """CRIU's notifications in a save that come before it has stopped all threads."""

@@ -6,8 +6,8 @@ bundle. A checkpoint contains its init, since CRIU restores a process only toget
 ran. So a node whose init is newer or was compiled differently can also restore the checkpoint. Process 1 has the job's
 rights, so a job gains nothing by forging it.
 
-Landlock: no job can use it, because CRIU would restore the processes without their restrictions. A program that finds
-no Landlock continues without it.
+Landlock: no job can use it, because CRIU would restore the processes without their restrictions. A program that does
+not find Landlock continues without it.
 
 Sockets: seccomp rules restrict a job's sockets to UNIX, INET, INET6, and the routing kind of NETLINK. For other
 families the kernel would load modules that are hardly maintained (such as AF_ALG, TIPC, RDS and SMC).

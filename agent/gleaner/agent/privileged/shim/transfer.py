@@ -505,8 +505,8 @@ def _run(
 def _take_down(runc: subprocess.Popen[bytes], settings: config.Config, call: Call, *, patience_s: float | None) -> None:
     """End what runc has begun, and then the container.
 
-    With `patience_s`, CRIU is ended first, and runc has that many seconds to remove its mounts. If it is None, all are
-    ended at the same time.
+    With `patience_s`, CRIU is ended first, and runc has that many seconds to remove its mounts. If it is None, all
+    processes are ended at the same time.
     """
     with contextlib.suppress(subprocess.TimeoutExpired):
         if patience_s is not None:

@@ -271,7 +271,7 @@ def holds_sent_files(about: str, name: str) -> bool:
 
 
 def _half_read(pid: int) -> Iterator[str]:
-    """Yield the path of each folder that a process has read in part, so that names follow at its position."""
+    """Yield the path of each folder that a process has read in part, so that more names follow its position."""
     about = f"/proc/{pid}"
     for name in os.listdir(f"{about}/fd"):
         entry = f"{about}/fd/{name}"
