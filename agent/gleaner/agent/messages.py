@@ -119,7 +119,8 @@ class NodeImages(Message):
     names: Annotated[tuple[Text, ...], Field(fail_fast=True, max_length=MOST_IMAGES)] = ()
     """The images that are on the node."""
     brings: Annotated[tuple[Text, ...], Field(fail_fast=True, max_length=256)] = ("*",)
-    """Name patterns of images that the node can pull or load when a job needs one (`system.image_names.matches`)."""
+    """Patterns of the names of images that the node can pull or load when a job needs one
+    (`system.image_names.matches`)."""
 
 
 class Registration(VersionedMessage):
@@ -538,7 +539,7 @@ class ReturnReason(StrEnum):
     save, such as a newer CRIU. The job is not offered to this node for a while."""
     MOUNT_MISSING = "mount missing"
     """The node lacks a folder that the job mounts. `detail` begins with this folder and a colon. Jobs that mount the
-    folder are offered to this node only after its next agent has found it."""
+    folder are offered to this node only after the node's next agent has found the folder."""
     CHECKPOINT_BROKEN = "checkpoint broken"
     """A file of the checkpoint is missing or damaged."""
     CANNOT_RESTORE = "cannot restore"

@@ -1,4 +1,4 @@
-"""The connection to control, for both clients: its addresses, repeated tries, and each failure as one line.
+"""The connection to control, for both clients: its addresses, its repeated tries, and its failures, each as one line.
 
 Reads are repeated if the answer is lost. So is a submission, because it carries a key by which control recognizes it.
 No other write that might have arrived is repeated. A request that cannot have arrived, because there was no connection,

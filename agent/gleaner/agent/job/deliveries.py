@@ -31,7 +31,7 @@ class Deliveries:
     """Puts a report into the agent's outbox."""
     clock: Clock
     is_wanted: bool = False
-    """True if control has reported that a result waits for delivery."""
+    """True if control has reported that a result is waiting for delivery."""
     is_busy: bool = False
     _stop: threading.Event = field(default_factory=threading.Event)
 

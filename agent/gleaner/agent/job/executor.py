@@ -177,7 +177,7 @@ class Executor:
 
     @property
     def load(self) -> Load:
-        """The job as a save to be made, with its memory and the way to save it."""
+        """The job's next save, as input for an estimate, with the job's memory and the way to save it."""
         return Load(self.memory_bytes, Way.SELF if self.assignment.spec.saves_itself else self.context.way)
 
     def feed(self, event: lifecycle.Event) -> None:

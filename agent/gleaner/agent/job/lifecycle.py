@@ -164,7 +164,8 @@ class VacateAsked:
 
 @dataclass(frozen=True, slots=True)
 class AgentEnds:
-    """The clock, control or Slurm requires all jobs of the agent to be saved. The event repeats until they are."""
+    """The clock, control or Slurm requires all jobs of the agent to be saved. This event is repeated until they are
+    saved."""
 
 
 @dataclass(frozen=True, slots=True)

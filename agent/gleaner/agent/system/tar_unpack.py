@@ -56,7 +56,7 @@ class TarSource:
         return b"".join(parts)
 
     def skip(self) -> None:
-        """Read the rest, because a source might verify its content at its end."""
+        """Read the rest, because a source might verify its data at the end."""
         while self.read(openat.CHUNK_BYTES):
             pass
 

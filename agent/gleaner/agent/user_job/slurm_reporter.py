@@ -90,7 +90,7 @@ class SlurmReporter:
     """Obeys signals, which might show that the job has been requeued by someone else."""
     say: Callable[[str], None] = say
     wish: SaveWish | None = None
-    """Why the job is saved."""
+    """The reason why the job is saved."""
     exit_code: int = FAILED
     is_requeued: bool = False
     _output: OutputRelay | None = None

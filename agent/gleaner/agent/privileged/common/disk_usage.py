@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ...system import openat
 
 _MOST_OPEN = 200
-"""The maximum number of folders on the way that are held open. Those above them are opened again from below."""
+"""The maximum number of folders on the way down that are held open. Those above them are opened again from below."""
 _LOOK_EVERY = 256
 BLOCK_BYTES = 512
 _OPEN_TO_OWNER = stat.S_IRUSR | stat.S_IXUSR

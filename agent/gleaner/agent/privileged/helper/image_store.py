@@ -1,4 +1,4 @@
-"""Keep a node's container images, each unpacked once, by the digest of its configuration (Docker Engine's id).
+"""Keep a node's container images, each unpacked once under the digest of its configuration (Docker Engine's id).
 
 A container image arrives as one file that the agent or an admin has opened, either the archive of `docker save` or an
 OCI layout as an archive. The helper opens no path, and reads only the configuration from the file, as plain JSON.

@@ -35,7 +35,8 @@ _DRAIN_S = 5.0
 
 
 class Log:
-    """The output in frames of the stream's number (1 or 2), the length and the bytes, as in Docker Engine's API."""
+    """The output in frames, each with the stream's number (1 or 2), the length and the bytes, as in Docker Engine's
+    API."""
 
     def __init__(self, descriptor: int, most_bytes: int = LONGEST_LOG_BYTES) -> None:
         self._descriptor = descriptor

@@ -132,6 +132,8 @@ class Watchdog:
 
     def _folders(self, container: Bundle) -> list[str]:
         """Return the other folders whose space is counted as the container's.
+
+        An agent's container has none here, because the agent itself counts them.
         """
         users = None if job_of(container.name) is None else self._user_jobs
         return [] if users is None else [users.unmounted_folder(container.name)]
