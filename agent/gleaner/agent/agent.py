@@ -332,7 +332,7 @@ class Agent:
         return self._context.estimates.is_guess and any(job.is_saving for job in self._early_saves)
 
     def _feed_in_order(self, jobs: Sequence[Executor], event: lifecycle.Event) -> None:
-        """Feed the event to all these jobs. Those that would lose most receive it first, and are saved first."""
+        """Feed the event to all these jobs. The jobs that would lose most receive it first, and are saved first."""
         for at in saving_order([job.at_stake for job in jobs]):
             jobs[at].feed(event)
 

@@ -453,7 +453,8 @@ class Slice(Message):
     started_s: Seconds
     """The instant at which the agent began to prepare the job."""
     start_s: Duration = 0.0
-    """The time from then until the process ran or its restore began, in which the inputs and the image are fetched."""
+    """The time from `started_s` until the process ran or its restore began, in which the inputs and the image are
+    fetched."""
     restore_s: Duration = 0.0
     """For a job with a checkpoint, the time from the beginning of its restore until the process ran."""
     memory_s: Duration = 0.0
@@ -569,7 +570,7 @@ class Returned(VersionedMessage):
     detail: Text = ""
     slice: Slice | None = None
     measured: SaveMeasurement | None = None
-    """The cost of a save that came too late. `took_s` is the time it had taken by then, so the whole save takes
+    """The cost of a save that came too late. `took_s` is the time that the save had taken so far, so a whole save takes
     longer."""
 
 

@@ -1,7 +1,7 @@
 """Turn a job's folder into a tar stream and back, with regular files and their holes, folders, links and named pipes.
 
-A workload can write anything into its folder, and an agent has more rights than the workload. So both directions walk
-from an open folder step by step and follow no symbolic link (`system.tar_pack`, `system.tar_unpack`).
+A workload can write anything into its folder, and an agent has more rights than the workload. So packing and unpacking
+both walk step by step from an open folder, and follow no symbolic link (`system.tar_pack`, `system.tar_unpack`).
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Do the steps of `job.lifecycle` for one job, one after the other, and feed the outcomes back to it.
+"""Carry out the steps of `job.lifecycle` for one job, one after the other, and feed the outcomes back to it.
 
 This is the only executor of `lifecycle.step`. Agents use it with a reporter that informs control, and `glean run` with
 one that has Slurm start the job again. Blocking work runs in separate threads. All decisions are made on the event
@@ -337,7 +337,7 @@ class Executor:
         return isinstance(self.state, lifecycle.Saving) and self.state.vacating
 
     def _is_in_time(self, at_once: int) -> bool:
-        """Return True if a save that begins now, with `at_once` saves running in all, probably ends in time."""
+        """Return True if a save that begins now, with `at_once` saves running in total, probably ends in time."""
         expected_s = self.context.estimates.expected_s(self.load, at_once=at_once)
         return self.context.clock.now_s() + expected_s <= self.context.hard_stop_s()
 

@@ -1,6 +1,6 @@
 """One job on one node, as a pure step function that turns an event into the next state and the things to do.
 
-The executor (`job.executor`) does these things, one after the other, and feeds the outcomes back. There is no clock and
+The executor (`job.executor`) carries them out, one after the other, and feeds the outcomes back. There is no clock and
 no I/O here. A job is safe because of the order of the things to do. A process is killed only after its checkpoint is
 published, and a published checkpoint is reported at once, before anything else can fail. After a periodic save a
 process continues only when the report can no longer be lost with the agent.

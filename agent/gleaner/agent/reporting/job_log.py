@@ -1,7 +1,7 @@
 """One job's output on its way from the container to control.
 
 A thread reads the container's log into a buffer, from which the event loop takes batches. Lines are numbered over the
-job's whole life, all slices together. A line that is still open when the job is saved is stored in the checkpoint, so
+job's whole life, across all slices. A line that is still open when the job is saved is stored in the checkpoint, so
 that the next slice can complete it.
 
 The buffer is limited, because all jobs on the node share the agent's memory. While a job runs, the rest of its output

@@ -61,7 +61,8 @@ def open_listed(path: str, *, owners: Collection[int], own: Sequence[str] = (), 
 
 
 def _identities(path: str) -> Iterator[tuple[int, int]]:
-    """Yield the identity of a file, wherever its links lead, and of each folder above it, or (0, 0) if missing."""
+    """Yield the identity of a file, wherever its links lead, and of each folder above it, or (0, 0) for a missing
+    one."""
     real = Path(path).resolve()
     for place in (real, *real.parents):
         try:

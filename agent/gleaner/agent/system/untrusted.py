@@ -21,7 +21,8 @@ _ESCAPE = re.compile(
 
 
 def text_of(content: bytes) -> str:
-    r"""Return bytes as a text for any file, database or terminal. NUL and bytes that are not UTF-8 are replaced.
+    r"""Return bytes as text that every file, database and terminal accepts. NUL and bytes that are not UTF-8 are
+    replaced.
 
     >>> text_of(b"caf\xe9\0")
     'caf��'

@@ -54,7 +54,7 @@ class Bundle:
         return os.path.join(self.path, name)
 
     def make(self, facts: dict[str, Any], oci: dict[str, Any]) -> None:
-        """Write all that the container needs before it runs. Raises `Exists`."""
+        """Write everything that the container needs before it runs. Raises `Exists`."""
         try:
             os.mkdir(self.path, 0o700)
         except FileExistsError as error:

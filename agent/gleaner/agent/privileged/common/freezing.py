@@ -102,7 +102,7 @@ def _controller(folders: dict[str, str]) -> str:
 
 
 def goes_on_after_all(folders: dict[str, str]) -> bool:
-    """Return True if a container is not frozen though it should be, because CRIU was killed after it had thawed it.
+    """Return True if a container is not frozen though it should be, because CRIU was killed after thawing it.
 
     `folders` are as for `holds_after_all`. Return False for a container that has ended.
     """

@@ -154,7 +154,7 @@ class UserJobs:
         self._turns: dict[int, threading.Lock] = {}
 
     def set_up(self) -> None:
-        """Make the folder in which each user can enter their own part, and remove leftovers from it.
+        """Make the folder in which each user can enter only their own part, and remove leftovers from it.
 
         Raises `config.Misconfigured` if the folder does not belong to root.
         """

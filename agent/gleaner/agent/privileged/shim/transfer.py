@@ -1,4 +1,5 @@
-"""Carry out one save or restore: a handshake with the agent, then runc, whose CRIU (`criu_call`) streams to or from it.
+"""Carry out one save or restore: a handshake with the agent, and a call of runc, whose CRIU (`criu_call`) streams
+images to or from the agent.
 
 No path of the agent is opened here, and the agent's messages are checked before they are used. When the agent is
 killed, its ends of the pipes close, and CRIU lets the container continue. An agent that exists but does nothing
