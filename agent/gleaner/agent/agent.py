@@ -1,13 +1,13 @@
 """The agent: it registers, claims jobs, runs each in an executor, sends heartbeats, saves all jobs in time, and
 deregisters.
 
-The agent plans its exit before its end, earlier by the length of Slurm's kill wait (`timing.deadlines.exit_by_s`), even
-if the storage hangs. A save that is still running at the planned exit can use the rest of the kill wait, and is lost
-only at the end itself.
+The agent plans to exit before Slurm ends it, earlier by the length of Slurm's kill wait (`timing.deadlines.exit_by_s`),
+even if the storage hangs. A save that is still running at the planned exit can use the rest of the kill wait, and is
+lost only at the end itself.
 
 The agent's own clock determines when saving begins, unless an order from control, a signal from Slurm or an earlier end
-in Slurm requires it sooner. Without work the agent ends and frees the node. Without control it keeps running, saves to
-the storage, and leaves its reports there.
+of the Slurm job requires it sooner. Without work the agent ends and frees the node. Without control it keeps running,
+saves to the storage, and leaves its reports there.
 """
 
 import asyncio
@@ -308,7 +308,7 @@ class Agent:
 
     @property
     def _last_exit_s(self) -> float:
-        """The exit if all of the kill wait is used. The process ends then in any case."""
+        """The instant of the exit if all of the kill wait is used. The process ends then in any case."""
         return max(self.exit_by_s, self.end_s - EXIT_BEFORE_END_S)
 
     def _make_early_saves(self, now_s: float) -> bool:

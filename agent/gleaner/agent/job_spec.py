@@ -1,8 +1,8 @@
 """The specification of a job, which a user submits, the queue stores as one document, and an agent runs.
 
 A new key of a job is a field of `JobSpec`. It is named again only where people set it or see it, and where it takes
-effect (CONTRIBUTING.md). Times are in seconds, memory is in MiB. In a campaign, `{index}` becomes the job's index and
-`{mass}` its value of the parameter `mass` (`resolved`).
+effect (CONTRIBUTING.md). Times are in seconds, and memory is in MiB. In a campaign, `{index}` becomes the job's index
+and `{mass}` its value of the parameter `mass` (`resolved`).
 """
 
 from collections.abc import Mapping

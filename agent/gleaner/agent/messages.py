@@ -1,8 +1,8 @@
 """The messages between agents and control.
 
-Both sides have the same version. Each message names its version, and a message of another version is refused with one
-line. Times are in seconds since the epoch, durations in seconds, memory in MiB. Every report names its attempt. If the
-attempt is no longer the current one, control refuses the report with status 409 and changes nothing.
+Both sides have the same version. Each message names its version, and a message of another version is refused with a
+one-line error. Times are in seconds since the epoch, durations in seconds, memory in MiB. Every report names its
+attempt. If the attempt is no longer the current one, control refuses the report with status 409 and changes nothing.
 """
 
 from enum import StrEnum
@@ -399,7 +399,7 @@ class DeliveryOffer(VersionedMessage):
 
 
 class DeliveryReport(VersionedMessage):
-    """The outcome of one try to deliver a result: the files that were delivered, or the reason of the failure."""
+    """The outcome of one try to deliver a result: the files that were delivered, or the reason for the failure."""
 
     job: JobNumber
     number: AttemptNumber
@@ -533,7 +533,7 @@ class ReturnReason(StrEnum):
     """An input is incomplete in the storage, or cannot be fetched. The job is held if another node also reports
     this."""
     INPUT_UNREACHABLE = "input unreachable"
-    """An input could not be fetched for now, for example because its server does not answer. The job waits for a while
+    """An input cannot be fetched at present, for example because its server does not answer. The job waits for a while
     and is tried again."""
     NODE_LACKS = "node lacks"
     """The node lacks something that the job needs at each start, such as room for its image or its inputs, or at each

@@ -194,7 +194,7 @@ def _link_pack(older: int, number: int, folder: int, new: int, before: FolderArc
 
 
 def _copy(file: int, number: int, parts: Sequence[Blocks], pack: Pack, workers: Workers) -> None:
-    """Copy the blocks of one pack that the parts use to the end of `pack`, and make the parts refer to the copies."""
+    """Append to `pack` the blocks of one older pack that the parts use, and make the parts refer to the copies."""
     copies: dict[int, int] = {}
     for part in parts:
         for at, block in enumerate(part):

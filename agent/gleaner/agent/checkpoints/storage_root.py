@@ -15,7 +15,7 @@ DRAFTS = ".drafts"
 STORAGE_ID = ".storage-id"
 """A file with a number that is unique to the folder.
 
-A machine that has the file sees this folder, and not another one of that name.
+If the file exists on a machine, the path leads there to this folder, and not to another one of the same name.
 """
 _LONGEST_ID = 64
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})

@@ -23,7 +23,7 @@ _M_ARENA_MAX = -8
 """The value from malloc.h."""
 _SAMPLE_BYTES = 64 * 2**10
 _WORTH_IT = 0.9
-"""A block is stored compressed only if this shrinks it to at most this fraction."""
+"""A block is stored compressed only if compression shrinks it to at most this fraction."""
 
 P = ParamSpec("P")
 T = TypeVar("T")

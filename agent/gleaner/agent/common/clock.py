@@ -21,7 +21,7 @@ class Clock(Protocol):
     """Time, and threads that wait for it. It can be called from any thread."""
 
     def now_s(self) -> float:
-        """Return seconds since the epoch, for instants that others share, such as the agent's end."""
+        """Return seconds since the epoch, for instants that other programs share, such as the agent's end."""
         ...
 
     def monotonic_s(self) -> float:
@@ -110,8 +110,8 @@ class Exchange:
 def least_ahead_s(exchanges: Sequence[Exchange]) -> float:
     """Return the least time by which the node's clock is ahead of control's.
 
-    A value below 0 means that the node's clock is behind, and with 0 the clocks might agree. `exchanges` are in order
-    of time. Exchanges from before a clock was set do not count.
+    A value below 0 means that the node's clock is behind, and 0 means that the clocks might agree. `exchanges` are in
+    order of time. Exchanges from before a clock was set do not count.
 
     >>> least_ahead_s([Exchange(107.0, 105.0, 107.5), Exchange(117.0, 115.0, 125.0)])
     2.0

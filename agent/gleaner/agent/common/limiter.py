@@ -76,7 +76,7 @@ class Limiter:
 
 
 def default_saves_at_once(cores: int) -> int:
-    """Return how many saves to run at the same time. More would not be faster together, and each would be slower.
+    """Return how many saves to run at the same time. More saves would not be faster together, and each would be slower.
 
     A streamed save keeps about two cores busy, because one core hashes and compresses while CRIU and the engine copy
     memory on the other. On two cores, four saves of 256 MiB reached the disk in about the same time (1.0 to 2.1 s, in

@@ -1,4 +1,4 @@
-"""Executors for jobs that an agent has claimed, which report to control."""
+"""Executors that report to control, for the jobs that an agent has claimed."""
 
 import asyncio
 from collections.abc import Callable

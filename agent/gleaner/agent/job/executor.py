@@ -51,7 +51,8 @@ class _SaveUnderWay:
     """A save that has begun. `cost` is the cost of saves as known at that time, and None without measurements."""
 
     began_s: float
-    """By the monotonic clock, so that setting the node's clock during a save does not change its measured cost."""
+    """The instant of its beginning by the monotonic clock, so that setting the node's clock does not change the
+    measured cost."""
     slot: Slot
     cost: SaveCost | None
 
@@ -371,7 +372,7 @@ class Executor:
                 raise
 
     def _save(self, container: ContainerId) -> NewCheckpoint | lifecycle.SaveFailed:
-        """Pause the container, and publish its checkpoint. It stays paused, since it must not end before the
+        """Pause the container, and publish its checkpoint. The container stays paused, since it must not end before the
         publication."""
         context = self.context
         try:

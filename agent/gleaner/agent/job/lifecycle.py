@@ -23,7 +23,7 @@ NO_CHECKPOINT = "no checkpoint was published before the agent's end"
 
 
 class Unexpected(Exception):
-    """An event that cannot happen in this state, so it is our bug."""
+    """An event that cannot happen in this state, and therefore shows a bug of ours."""
 
 
 # ── states ────────────────────────────────────────────────────────────────────────────────────────────────

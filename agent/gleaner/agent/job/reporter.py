@@ -57,7 +57,8 @@ class Reporter(Protocol):
         ...
 
     def end_output(self) -> Mark:
-        """Pass on all output, with open lines, of a process that will not be restored. Return the final position."""
+        """Pass on all output, including open lines, of a process that will not be restored. Return the final
+        position."""
         ...
 
     def record_save(self, checkpoint: Checkpoint) -> None:

@@ -40,7 +40,8 @@ def kind(*, architecture: str, runtime: str, criu: str, cpu_features: tuple[str,
 
 
 def version(text: str) -> tuple[int, ...]:
-    """Return the first version number in a text, for comparing. It is empty, and so older than any, if there is none.
+    """Return the first version number in a text, for comparing. If there is none, it is empty, and so older than any
+    other version.
 
     >>> version("4.10") > version("4.9.2"), version("4.1.0") == version("Version: 4.1 (gitid 0)"), version("")
     (True, True, ())

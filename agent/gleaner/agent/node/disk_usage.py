@@ -214,7 +214,7 @@ class DiskWatch:
         return self._one_at_a_time(verdicts(uses, self.room, self.limits, own_mib))
 
     def _is_due(self) -> bool:
-        """Return True if it is time for a count, which is earlier if space is short or is used up fast."""
+        """Return True if a count is due. It is due earlier if space is short or is used up fast."""
         now_s = self.clock.monotonic_s()
         free_bytes = self.room.free_bytes if self.room else 0
         is_urgent = self.is_short or free_bytes < self._free_bytes - min(_FALL_MIB * _MIB, self._free_bytes // 8)
@@ -283,9 +283,9 @@ def deleted_open_files(
 ) -> dict[ContainerId, DiskUse]:
     """Return the disk use of nameless files that each container's processes hold open, except those in memory.
 
-    Such files take space, but no count of folders finds them. The processes are found by their cgroup, whose last part
-    is the container's own. They run under the agent's account, so the kernel lets the agent see their open files,
-    unless the processes forbid it.
+    Such files take space, but no count of folders finds them. The processes are found by their cgroup, since the last
+    part of its path contains the container's id. They run under the agent's account, so the kernel lets the agent see
+    their open files, unless the processes forbid it.
     """
     files: dict[ContainerId, dict[tuple[int, int], int]] = {}
     hiding: set[ContainerId] = set()

@@ -213,16 +213,17 @@ class Report:
 
 @dataclass(slots=True)
 class Outbox:
-    """The reports for control, oldest first. Control receives each at least once, and those of an attempt in order.
+    """The reports for control, oldest first. Control receives each report at least once, and the reports of an attempt
+    in order.
 
-    `send` raises `ControlSilent` or `ControlRefused`. A report that control neither accepts nor finally refuses stays
-    here and is tried again. Until then, later reports of its attempt wait, and so does the agent's deregistration,
+    `send` raises `ControlSilent` or `ControlRefused`. A report that control neither accepts nor permanently refuses
+    stays here and is sent again. Until then, later reports of its attempt wait, and so does the agent's deregistration,
     after which control would give the attempt to others. Reports of other attempts do not wait. Lines of output delay
     only later lines.
 
     `keep` writes reports that must not be lost into a folder on the shared storage, in which control finds them. These
     are the saves of a job while the agent is alive, and all other reports at the agent's end, in case control cannot be
-    reached. Control might receive a report both ways, and the second time changes nothing.
+    reached. Control might receive a report in both ways, in which case the second copy changes nothing.
     """
 
     send: Callable[[str, str], object]

@@ -216,8 +216,8 @@ def _stream_images(
 ) -> Message:
     """Call `stream` for the images, and return the privileged side's last message.
 
-    A stream that breaks off is raised only if CRIU gives no reason, because usually CRIU has failed and therefore
-    stopped asking.
+    The failure of a stream that breaks off is raised only if CRIU gives no reason, because usually CRIU has failed and
+    therefore stopped asking.
     """
     broken: StreamBroken | None = None
     first, descriptor = handshake.hear()

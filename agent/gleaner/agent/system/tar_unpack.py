@@ -20,7 +20,7 @@ from . import openat
 from .tar_policy import END, Hostile, Policy, ShortMember, steps
 
 _LONGEST_TIME = 40
-"""The maximum number of characters of a time. Python before 3.11 takes minutes for a number of a million digits."""
+"""The maximum number of characters in a time. Python before 3.11 takes minutes for a number of a million digits."""
 _MOST_LINKS = 200_000
 _LONGEST_LINK = 4095
 _WHITEOUT = ".wh."

@@ -59,7 +59,8 @@ def fault_of_list(paths: list[str]) -> str:
 
 
 def conflict(paths: Sequence[str], own: Sequence[str]) -> str:
-    """Return one line about the first path that shows or hides one of Gleaner's own, or "" if there is no such path.
+    """Return one line about the first path that shows or hides one of Gleaner's own paths, or "" if there is no such
+    path.
 
     Pure.
 

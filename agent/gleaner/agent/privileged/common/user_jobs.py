@@ -246,7 +246,7 @@ class UserJobs:
         return os.path.join(self._settings.users_work, name)
 
     def unmounted_folder(self, name: str) -> str:
-        """Return that folder after unmounting all that its owner mounted there, so that no file is hidden."""
+        """Return this folder after unmounting everything that its owner mounted there, so that no file is hidden."""
         mounts.unmount_below(self.folder(name))
         return self.folder(name)
 

@@ -186,8 +186,8 @@ def _error_in(line: bytes) -> str:
 def _same_folder(folder: int) -> int:
     """Return the agent's folder as it is in this mount namespace.
 
-    A descriptor of another namespace cannot be mounted here. So its path is walked without following links and must
-    lead to the same folder, so that a swapped folder is detected. Raises `OSError`.
+    A descriptor of another namespace cannot be mounted here. Therefore its path is walked without following links and
+    must lead to the same folder, so that a swapped folder is detected. Raises `OSError`.
     """
     at = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     numbers = [mounts.mount_id(at)]

@@ -20,8 +20,8 @@ _NO_CAPABILITY = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 def stop_if_beyond(init_pid: int, uid: int) -> str | None:
     """Kill the processes that CRIU has just restored if one of them has more rights than it should.
 
-    Return the reason, or None if all are as they should be. A process that cannot be checked counts as one with too
-    many rights, because CRIU lets the processes continue whatever the answer is at this point.
+    Return the reason, or None if no process has too many rights. A process that cannot be checked counts as one with
+    too many rights, because CRIU lets the processes continue whatever the answer is at this point.
     """
     pids = [init_pid]
     try:

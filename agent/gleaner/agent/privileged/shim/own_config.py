@@ -1,4 +1,4 @@
-"""Change a container's configuration before runc reads it, namely its init, sockets, Landlock and its user's name.
+"""Change a container's configuration before runc reads it, namely its init, its sockets, Landlock and its user's name.
 
 Init: process 1 is ours (`../init/init.c`). It is mounted over an empty file in /dev, where every container has a file
 system that belongs to root. The job's program is a child of process 1. The init runs from a copy in the container's

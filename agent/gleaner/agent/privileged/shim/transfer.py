@@ -352,7 +352,7 @@ def _make_relay(
 
 
 def check_descriptors(text: object) -> list[str]:
-    """Return the names of the process's three standard streams, checked. Raises `HandshakeFailed`.
+    """Return the checked names of the process's three standard streams. Raises `HandshakeFailed`.
 
     runc checks only whether they are pipes, and passes their names to CRIU. With fewer than three entries runc crashes.
 

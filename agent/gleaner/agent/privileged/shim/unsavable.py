@@ -19,7 +19,8 @@ is not saved.
 
 Folders: CRIU keeps the position in an open folder as a number. The meaning of the number depends on the file system. On
 another node the job has a copy of the folder, in which the same number leads to other names, so that some names appear
-twice and others never. So a container that has read part of a folder is not saved. /proc and /sys are not copied.
+twice and others never. So a container that has read part of a folder is not saved. Folders in /proc and /sys are
+excepted, because they are not copied.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -48,9 +49,9 @@ _NAMELESS = ("/[aio]", "/secretmem")
 class Reason(NamedTuple):
     """A reason in one line.
 
-    With `lasts`, the reason stays unless the program changes, so the result is the same on every node and at every try.
-    A reason that can disappear while the program continues does not last. An example is a message that has not been
-    received yet.
+    With `lasts`, the reason persists unless the program changes, so the result is the same on every node and at every
+    try. A reason that can disappear while the program continues does not last. An example is a message that has not
+    been received yet.
     """
 
     text: str
@@ -69,7 +70,7 @@ def log_line(reason: Reason) -> str:
 def shown(path: str) -> str:
     """Return a path in quotation marks, with at most 80 characters.
 
-    A long one is shortened to its beginning and its end.
+    A long path is shortened to its beginning and its end.
 
     >>> shown("/job/x"), shown("/job/" + "x" * 4000)[:8], len(shown("/job/" + "x" * 4000))
     ("'/job/x'", "'/job/xx", 80)
