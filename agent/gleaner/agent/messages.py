@@ -159,7 +159,7 @@ class NodeRates(Message):
     errors: Annotated[tuple[Weight, ...], Field(fail_fast=True, max_length=100)] = ()
     """For the end of each of the latest agents, the time of all saves divided by the expected time, the newest last."""
     late: Flag = False
-    """True if a save there came too late for its agent's end, and none has been in time since."""
+    """True if a save on that node came too late for its agent's end, and none has been in time since."""
     borrowed: Flag = False
     """True if `saves` are from another node of the same type, because this node has no measurements yet."""
 

@@ -97,7 +97,7 @@ class Connection:
     def _answered(
         self, method: str, path: str, *, is_repeatable: bool, within_s: float, **call: Any
     ) -> Steps[httpx.Response]:
-        """Return a successful answer. A user who has to wait long is notified."""
+        """Return a successful answer. A user who has to wait for a long time is notified."""
         began_s = time.monotonic()
         timeout = httpx.Timeout(within_s or self._timeout_s, connect=self._connect_s)
         after_loss = iter(RETRY_PAUSES_S if is_repeatable else ())

@@ -72,8 +72,8 @@ def fetch(
 ) -> Steps[Fetched]:
     """Unpack a job's result into `folder`, unless it is already there. `only` are patterns of the files to fetch.
 
-    The result is read in the storage if the caller can do that, and is otherwise sent by control. An error changes
-    nothing. Raises `ClientError`, even if the disk or the archive is faulty.
+    The result is read from the storage if the caller can read it there, and is otherwise sent by control. An error
+    changes nothing. Raises `ClientError`, even if the disk or the archive is faulty.
     """
     wanted = _Record(job=result.job, attempt=result.attempt, digest=result.digest or "", only=tuple(only))
     done: list[Fetched] = []
@@ -88,8 +88,8 @@ def fetch(
     def look() -> None:
         """Look for the result here, and otherwise read it from control's storage with the caller's rights.
 
-        Its digest is checked, and no link is followed. After a failure control sends the result, or the reason why it
-        cannot.
+        Its digest is checked, and no link is followed. After a failure, control sends the result, or the reason why it
+        cannot do so.
         """
         done.extend(_there(folder, wanted))
         with suppress(StorageError, ImportError):  # zstandard might be missing where only `glean` is installed

@@ -110,7 +110,7 @@ class Verbs:
 
     @Verb
     def jobs(self, **wanted: Unpack[JobConditions]) -> Steps[JobList]:
-        """Return a page of jobs, the oldest first: at most `limit` with numbers above `after`."""
+        """Return a page of at most `limit` jobs with numbers above `after`, the oldest first."""
         return self._read("/v1/jobs", JobList, _query(checked(JobFilter, **wanted)))
 
     @ItemVerb

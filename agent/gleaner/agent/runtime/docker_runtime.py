@@ -291,7 +291,7 @@ class DockerRuntime(ContainerRuntime):
         }
 
     def _refuse_volumes(self, container: ContainerId, spec: ContainerSpec) -> None:
-        """Refuse an image with volumes. Files in a volume are in no layer.
+        """Refuse an image with volumes. Files in a volume are not part of any layer.
 
         They would be lost at each save, and the job would continue to compute without them.
         """

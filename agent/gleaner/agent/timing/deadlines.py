@@ -47,9 +47,9 @@ def save_point_s(*, exit_by_s: float, margin_s: float, save_s: float) -> float:
 def exit_by_s(end_s: float, *, now_s: float, kill_wait_s: float) -> float:
     """Return the planned exit of an agent, which precedes its end `end_s` by Slurm's kill wait.
 
-    Slurm drains a node on which it finds a process after the end. With this exit, a process that hangs in a storage
-    call is killed long before Slurm checks. If the kill wait is more than half of the remaining time (a short grace
-    time), half of that time is used.
+    Slurm drains a node on which it finds a process after the end of its job. With this exit, a process that hangs in a
+    storage call is killed long before Slurm checks. If the kill wait is more than half of the remaining time (a short
+    grace time), half of that time is used.
 
     >>> exit_by_s(1000, now_s=0, kill_wait_s=30), exit_by_s(1000, now_s=960, kill_wait_s=30)
     (970, 980.0)

@@ -17,7 +17,8 @@ from gleaner.agent.messages import CostSample, NodeRates, Way
 
 MIB = 2**20
 MOST_SAMPLES = 20
-"""Only this many of the newest measurements count, of an agent's own and of those that control keeps for a node."""
+"""Only this many of the newest measurements count, both of an agent's own and of those that control keeps for a
+node."""
 EARLIER_MOST = 10.0
 """The largest total weight of earlier agents' measurements, so that an agent's own soon outweigh them."""
 LEAST_MIB = 16.0

@@ -20,7 +20,7 @@ class Activity(Enum):
     """One of the activities of a slice."""
 
     STARTING = "starting"
-    """Its inputs and its image are fetched and, for a job without a checkpoint, the container is started."""
+    """The job's inputs and its image are fetched and, for a job without a checkpoint, the container is started."""
     RESTORING = "restoring"
     COMPUTING = "computing"
     SAVING = "saving"

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from gleaner.agent.common import allowed_urls
 
 LONGEST = 8192
-"""The greatest length of a credential. A token with many claims has some thousand letters."""
+"""The greatest length of a credential. A token with many claims has several thousand characters."""
 _SHORTEST_HIDDEN = 4
 
 
@@ -41,7 +41,7 @@ class Credential:
         return allowed_urls.location(url).is_within(allowed_urls.location(self.url))
 
     def hidden_in(self, line: str) -> str:
-        """Return a line for people without the credential, which a server might have sent back in an address.
+        """Return a line for people that hides the credential, which a server might have sent back in an address.
 
         >>> Credential("https://host/", "me:pass-word").hidden_in("me:pass-word, bWU6cGFzcy13b3Jk and pass-word")
         '…, … and …'

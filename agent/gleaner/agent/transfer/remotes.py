@@ -1,4 +1,4 @@
-"""The classes for places of files, by the scheme of a URL."""
+"""The classes that read and write files in other places, by the scheme of a URL."""
 
 import importlib.util
 from collections.abc import Callable

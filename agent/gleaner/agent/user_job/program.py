@@ -43,7 +43,7 @@ _SLURM_KILLS_WITHIN_S = 120.0
 Signals: TypeAlias = "queue.SimpleQueue[int]"
 """The numbers of the signals that have arrived."""
 _OVER = 0
-"""A number that no signal has, for the end of the job."""
+"""A number that no signal has, which stands for the end of the job."""
 
 
 def listen_for_signals() -> Signals:
