@@ -447,7 +447,7 @@ class Agent:
             job.feed(lifecycle.AgentEnds())
 
     def _note_fault(self, job: Executor) -> None:
-        """Count the jobs in a row that this node could not run."""
+        """Count the consecutive jobs that this node could not run."""
         if job.node_fault:
             self._node_faults += 1
         elif job.has_run:

@@ -50,7 +50,7 @@ Weight = Annotated[float, Field(ge=0, le=MAX_ID), NUMBER]
 VERSION = 1
 """The version of all messages together.
 
-It stays 1 before the tag of 0.2.0, because agents and control are always installed together. From the tag on, the first
+It stays 1 until the tag of 0.2.0, because agents and control are always installed together. From the tag on, the first
 change of a message after each release raises it by one, and `_same` also accepts the previous version.
 """
 

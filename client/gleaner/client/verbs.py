@@ -403,7 +403,7 @@ class Verbs:
 
     @Verb
     def remove_image(self, name: str, *, group: str | None = None) -> Steps[ImageRow]:
-        """Remove an image. Control refuses while an unended job needs it."""
+        """Remove an image. Control refuses to do so while a job that has not ended needs the image."""
         return self._write("DELETE", f"/v1/images/{_quoted(name)}", ImageRow, params=_of_group(group))
 
     @Verb

@@ -82,7 +82,7 @@ class KnownBlocks:
         return block._replace(pack=pack)
 
     def _is_stored_well(self, block: Block, pack: int, buffer: bytearray, start: int) -> bool:
-        """Return True if the stored block is as it was written.
+        """Return True if the stored block is still as it was written.
 
         A raw block needs no second hash, because it is compared with the content that has just been hashed.
         """

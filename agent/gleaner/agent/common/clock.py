@@ -18,7 +18,7 @@ Args = TypeVarTuple("Args")
 
 
 class Clock(Protocol):
-    """Time, and threads that wait for it. It can be called from any thread."""
+    """A source of time, and of threads that wait for it. It can be called from any thread."""
 
     def now_s(self) -> float:
         """Return seconds since the epoch, for instants that other programs share, such as the agent's end."""
@@ -57,8 +57,8 @@ class SystemClock:
     """The node's wall clock, which here never advances more slowly than the time since the node's start.
 
     If a node's wall clock were set back while an agent lives, the agent would stay past its end. If it were set
-    forward, the shared end would be nearer than it seemed. So the later of the wall clock and the clock since the
-    node's start counts, and an agent ends too early rather than too late.
+    forward, the shared end would be nearer than it seemed. So the time is that of the wall clock or of the clock since
+    the node's start, whichever is later, and an agent ends too early rather than too late.
     """
 
     def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = _since_boot_s) -> None:

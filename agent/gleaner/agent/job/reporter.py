@@ -53,7 +53,7 @@ class Reporter(Protocol):
         ...
 
     def flush_output(self) -> None:
-        """Pass on the output so far, as far as there is room for it."""
+        """Pass on the output that has arrived, as far as there is room for it."""
         ...
 
     def end_output(self) -> Mark:

@@ -44,7 +44,7 @@ SPILL_S = 10.0
 BAD_REQUEST = 400
 SERVER_FAULT = 500
 NO_CONTENT = 204
-"""The status with which control accepts a report. Any other success comes from a proxy in between."""
+"""The status with which control accepts a report. Any other status of success comes from a proxy in between."""
 FORBIDDEN, CONFLICT = 403, 409
 TOO_LARGE, UNPROCESSABLE = 413, 422
 _FINAL = frozenset({FORBIDDEN, CONFLICT})

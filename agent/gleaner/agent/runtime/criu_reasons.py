@@ -1,6 +1,6 @@
 """Explain CRIU's log in plain words: why a job cannot be saved, and what its owner can do about it. Pure.
 
-`KINDS` is the table of kinds, which is also in the docs (docs/user/saving.md).
+`KINDS` is the table of all kinds of failures, which is also in the docs (docs/user/saving.md).
 """
 
 import re

@@ -193,7 +193,8 @@ def all_bundles(settings: config.Config) -> list[Bundle]:
 
 
 def with_facts(settings: config.Config) -> list[tuple[Bundle, dict[str, Any]]]:
-    """Return every container with its facts. A container that is being removed is either complete or absent."""
+    """Return every container with its facts. A container that is being removed is either returned with all its facts or
+    left out."""
     names = sorted(os.listdir(folder(settings)))
     bundles = [Bundle(settings, name) for name in names if not name.startswith(".")]
     with_facts = [(one, _read(one.inside("container.json"))) for one in bundles]

@@ -123,7 +123,7 @@ def configuration(spec: Spec, node: Node, image: ImageDefaults, *, rootfs: str, 
 def command(spec: Spec, image: ImageDefaults) -> list[str]:
     """Return the program and its arguments.
 
-    The agent's command replaces the image's command, but not its entry point.
+    The agent's command replaces the image's command, but not the image's entry point.
     """
     return [*image.entrypoint, *(spec.command or image.command)]
 
