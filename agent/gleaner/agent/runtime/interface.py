@@ -139,7 +139,7 @@ LABEL_END = "org.gleaner.end-s"
 
 @dataclass(frozen=True, slots=True)
 class RuntimeFacts:
-    """The runtime here, for the node's facts and for the manifest."""
+    """The facts about this node's runtime, for the node's own facts and for the manifest."""
 
     runtime: str
     criu: str

@@ -44,7 +44,7 @@ _MOST_FAMILIES = 64
 like a family only in 32 bits."""
 _CALLS = ("socket", "socketpair")
 _LANDLOCK, ENOSYS = "landlock_create_ruleset", 38
-"""The call that a program makes first, and the error that it understands (landlock(7))."""
+"""The call with which a program begins to use Landlock, and the error that it understands (landlock(7))."""
 _OLD_CALL, _OLD_KINDS = "socketcall", (1, 8)
 """The call with which i386 programs once made sockets, and whose family a filter cannot see.
 
