@@ -1,12 +1,13 @@
 """The agent: it registers, claims jobs, runs each in an executor, sends heartbeats, saves all jobs in time, and
 deregisters.
 
-The agent plans to exit before its end, earlier by Slurm's kill wait (`timing.deadlines.exit_by_s`), even if the storage
-hangs. A late save that is still running can use the rest of the kill wait, and is lost only at the end itself.
+The agent plans to exit before Slurm ends it, earlier by the length of Slurm's kill wait (`timing.deadlines.exit_by_s`),
+even if the storage hangs. A save that is still running at the planned exit can use the rest of the kill wait, and is
+lost only at the end itself.
 
 The agent's own clock determines when saving begins, unless an order from control, a signal from Slurm or an earlier end
-in Slurm requires it sooner. Without work the agent ends and frees the node. Without control it keeps running, saves to
-the storage, and leaves its reports there.
+of the Slurm job requires it sooner. Without work the agent ends and frees the node. Without control it keeps running,
+saves to the storage, and leaves its reports there.
 """
 
 import asyncio
@@ -78,15 +79,16 @@ shrinks."""
 DELIVER_EVERY_S = 1.0
 REGISTER_AGAIN_S = 3.0
 REGISTER_FOR_S = 120.0
-"""The time after its start for which an agent tries to reach control. It then ends, so that others can use the node."""
+"""For this long after its start, an agent tries to reach control. It then ends, so that others can use the node."""
 STORAGE_ANSWERS_WITHIN_S = 3.0
 """The agent waits this long at its end for a storage that does not answer."""
 EXIT_BEFORE_END_S = 1.0
-"""The time between the end of all work and Slurm's end of the agent, when the node must be free."""
+"""The time between the end of all work and the instant at which Slurm ends the agent, when the node must be free."""
 SUSPICIOUS_S = 30.0
 """If a job's work with the storage takes this much longer than expected, the agent checks whether the storage hangs."""
 AGENT_CLOSED = 409
-"""The status with which control answers an agent that it considers ended. Its further work would soon not count."""
+"""The status with which control answers an agent that it considers ended. Control would soon refuse the results of any
+further work."""
 NODE_FAULTS = 3
 """The agent ends after this many consecutive jobs that the node could not run, so that one bad node does not use up a
 queue."""
@@ -99,7 +101,7 @@ class Agent:
 
     name: str
     end_s: float
-    """Slurm's end of the agent, in seconds since the epoch. It is only ever brought forward."""
+    """The instant at which Slurm ends the agent, in seconds since the epoch. It is only ever brought forward."""
     slurm_job: str | None
     settings: SiteAgentSettings
     client: ControlClient
@@ -118,8 +120,8 @@ class Agent:
     exit_by_s: float = field(init=False)
     """The planned exit, in seconds since the epoch. It is only ever brought forward."""
     _shutdown_grace_s: float = field(init=False)
-    """The last seconds before `exit_by_s`, in which the agent waits for nothing more. One third is for work that is
-    still running, one for killing work that hangs, and one for the deregistration."""
+    """The last seconds before `exit_by_s`, in which the agent no longer waits for anything. One third is for work that
+    is still running, one for killing work that hangs, and one for the deregistration."""
     _extended_until_s: float = 0.0
     """The instant until which a late save and its report can use the rest of the kill wait."""
     _last_saves: LastSaves | None = None
@@ -142,7 +144,7 @@ class Agent:
     _has_measured_disk: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the free space is known. Until then the agent claims no jobs."""
     _exchanges: deque[Exchange] = field(default_factory=lambda: deque[Exchange](maxlen=EXCHANGES))
-    """The newest heartbeats and control's answers; they show how far the two clocks differ."""
+    """The newest heartbeats and control's answers, which show by how much the two clocks differ."""
     _context: AgentContext = field(init=False)
     _probe: StorageProbe = field(init=False)
     _disk: DiskWatch = field(init=False)
@@ -246,7 +248,7 @@ class Agent:
                 return True
 
     async def _watch_the_clock(self) -> None:
-        """Vacate the node in time. Return when the agent has long been idle, when all is saved, or at the end."""
+        """Vacate the node in time. Return when the agent has long been idle, when all jobs are saved, or at the end."""
         idle_since_s = self.clock.now_s()
         while True:
             now_s = self.clock.now_s()
@@ -281,10 +283,10 @@ class Agent:
         return self._is_asking or self.deliveries.is_busy or not self._has_measured_disk.is_set()
 
     def _is_over(self, now_s: float) -> bool:
-        """Return True if the agent must wait for nothing more.
+        """Return True if the agent must not wait any longer.
 
-        A save that is still running or to be tried again at the planned exit can use the rest of Slurm's kill wait, as
-        long as the storage answers, because a lost save costs more than an unused reserve.
+        A save that is still running at the planned exit, or that is to be tried again, can use the rest of Slurm's kill
+        wait, as long as the storage answers, because a lost save costs more than an unused reserve.
         """
         planned_s = self.exit_by_s - self._shutdown_grace_s
         is_storing = any(job.is_storing for job in self._jobs)
@@ -306,7 +308,7 @@ class Agent:
 
     @property
     def _last_exit_s(self) -> float:
-        """The exit if all of the kill wait is used. The process ends then in any case."""
+        """The instant of the exit if all of the kill wait is used. The process ends then in any case."""
         return max(self.exit_by_s, self.end_s - EXIT_BEFORE_END_S)
 
     def _make_early_saves(self, now_s: float) -> bool:
@@ -330,7 +332,7 @@ class Agent:
         return self._context.estimates.is_guess and any(job.is_saving for job in self._early_saves)
 
     def _feed_in_order(self, jobs: Sequence[Executor], event: lifecycle.Event) -> None:
-        """Feed the event to all these jobs. Those that would lose most receive it first, and are saved first."""
+        """Feed the event to all these jobs. The jobs that would lose most receive it first, and are saved first."""
         for at in saving_order([job.at_stake for job in jobs]):
             jobs[at].feed(event)
 
@@ -357,7 +359,7 @@ class Agent:
                 job.feed(lifecycle.SaveDue())
 
     def _is_due_as_a_whole(self, job: Executor, now_s: float, *, save_point_s: float) -> bool:
-        """Return True if a job's next save is a full one and is due now. It is tried once per slice."""
+        """Return True if a job's next save is a full one and is due now. A full save is tried once per slice."""
         is_first = self.settings.early_saves and job.checkpoints.is_first
         return (
             (is_first or job.checkpoints.needs_full_checkpoint)
@@ -389,7 +391,7 @@ class Agent:
         await deregister(self.outbox, self._context.reports, clock=self.clock, within_s=left_s, storage_hangs=hangs)
 
     async def _end_all_jobs(self) -> None:
-        """End all jobs, because the time is over. Leave calls that hang alone, since they end with this process."""
+        """End all jobs, because the time is over. Leave alone any calls that hang, since they end with this process."""
         self._ending_because = "out of time"
         if any(job.checkpoints.storage_s for job in self._jobs):
             self._probe.start()
@@ -428,7 +430,7 @@ class Agent:
             await self.clock.sleep(CLAIM_EVERY_S)
 
     def _wants_work(self) -> bool:
-        """Return False if no new job may begin: near the end, while the storage hangs, and with a full disk."""
+        """Return False near the end, while the storage hangs, or while the disk is full, when no new job can begin."""
         return self._has_time() and not self._probe.hangs and not self._vacating and not self._disk.is_short
 
     def _has_time(self) -> bool:
@@ -445,7 +447,7 @@ class Agent:
             job.feed(lifecycle.AgentEnds())
 
     def _note_fault(self, job: Executor) -> None:
-        """Count the jobs in a row that this node could not run."""
+        """Count the consecutive jobs that this node could not run."""
         if job.node_fault:
             self._node_faults += 1
         elif job.has_run:
@@ -480,8 +482,9 @@ class Agent:
 
     async def _send_heartbeats(self) -> None:
         while True:
-            # A job that has ended is named until its report is delivered, or control would conclude that we lost it. A
-            # job that was returned is not named, or control would conclude that it is alive.
+            # The heartbeat names a job that has ended until its report is delivered, since control would otherwise
+            # conclude that we lost the job. It does not name a job that was returned, since control would otherwise
+            # conclude that the job is alive.
             jobs = [job for job in self._jobs if not job.is_given_up]
             heartbeat = Heartbeat(
                 attempts=tuple(
@@ -532,7 +535,7 @@ class Agent:
         return self._latest_save_point_s() - self._context.estimates.all_s(loads)
 
     def _latest_save_point_s(self) -> float:
-        """Return the latest instant for saves to begin if they took no time."""
+        """Return the latest instant at which saves could begin if they took no time."""
         margin_s = max(self.settings.margin_s, SHUTDOWN_GRACE_S)
         return save_point_s(exit_by_s=self.exit_by_s, margin_s=margin_s, save_s=0.0)
 

@@ -6,7 +6,7 @@ from gleaner.agent.common.installed_version import installed_version
 
 
 def main() -> None:
-    """Run the agent program. `--version` loads nothing, and `glean doctor` uses it to see that the program starts."""
+    """Run the agent program. `glean doctor` calls it with `--version`, which needs no other package."""
     if sys.argv[1:] == ["--version"]:
         sys.stdout.write(f"glean-agent {installed_version()}\n")
         return

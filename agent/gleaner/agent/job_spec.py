@@ -1,8 +1,8 @@
 """The specification of a job, which a user submits, the queue stores as one document, and an agent runs.
 
 A new key of a job is a field of `JobSpec`. It is named again only where people set it or see it, and where it takes
-effect (CONTRIBUTING.md). Times are in seconds, memory is in MiB. In a campaign, `{index}` becomes the job's index and
-`{mass}` its value of the parameter `mass` (`resolved`).
+effect (CONTRIBUTING.md). Times are in seconds, and memory is in MiB. In a campaign, `{index}` becomes the job's index
+and `{mass}` its value of the parameter `mass` (`resolved`).
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ from gleaner.agent.system import keep_patterns
 MAX_ID = 2**53 - 1
 """The largest whole number that all JSON readers and all our database columns can hold."""
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
-"""A SHA-256 digest as `sha256:` and 64 hexadecimal digits."""
+"""A SHA-256 digest, written as `sha256:` and 64 hexadecimal digits."""
 
 
 def _a_number(value: object) -> object:
@@ -113,7 +113,7 @@ class UrlInputSpec(Shape):
     url: Annotated[str, StringConstraints(pattern=r"^(https|s3|roots?|file)://[!-~]+$", max_length=LONGEST_URL)]
     """A URL that the site allows (`urls` in `[inputs]` of control's settings)."""
     sha256: Digest | None = None
-    """The SHA-256 of the file. If None, all jobs of the submission use the content that is fetched first."""
+    """The SHA-256 of the file. If None, all jobs of the submission use the file as it was first fetched."""
     into_job: Flag = False
     """True if it is copied into the job's folder at the first start, and belongs to the job from then on."""
 
@@ -204,10 +204,11 @@ class OutputSpec(Shape):
 
 
 class SelfSave(Shape):
-    """For a program that saves itself. On the signal it writes its state into its folder and exits with the code.
+    """The signal and the exit code of a program that saves itself. On the signal, it writes its state into its folder
+    and exits with the code.
 
-    This is HTCondor's convention (`+SuccessCheckpointExitCode`), with its usual code 85. To continue, the same command
-    is started again in that folder.
+    This is HTCondor's convention (`+SuccessCheckpointExitCode`), with its usual code 85. The job continues when the
+    same command is started again in that folder.
 
     >>> SelfSave().model_dump()
     {'signal': 'SIGTERM', 'exit_code': 85}
@@ -256,13 +257,14 @@ class JobSpec(Shape):
     never_retry_on: ExitCodes | None = None
     """The exit codes after which the job has failed permanently, even if retries are left."""
     compute_limit_s: Annotated[int, Field(ge=1, le=10 * 365 * 86_400), NUMBER] | None = None
-    """The seconds for which the job may compute, all slices together; None for no limit."""
+    """The seconds for which the job is allowed to compute, over all slices; None for no limit."""
     needs_at_least_s: Annotated[int, Field(ge=1, le=10 * 365 * 86_400), NUMBER] | None = None
     """The seconds that an agent must have left to receive the job; None for no minimum."""
     disk_mib: Annotated[int, Field(ge=1, le=16 * 1024 * 1024), NUMBER] | None = None
-    """The most that the job may write, in MiB, its folder and all else together; None for the node's limit."""
+    """The most that the job is allowed to write, in MiB, in its folder and elsewhere together; None for the node's
+    limit."""
     silent_limit_s: Annotated[int, Field(ge=10, le=10 * 365 * 86_400), NUMBER] | None = None
-    """The seconds for which the job may compute without printing or writing anything; None for no limit."""
+    """The seconds for which the job is allowed to compute without printing or writing anything; None for no limit."""
     inputs: InputSpecs = ()
     """Files and folders that the job reads and does not change."""
     mounts: Mounts = ()
@@ -270,8 +272,8 @@ class JobSpec(Shape):
     outputs: OutputSpec | None = None
     """The part of the job's folder that is kept; None for everything."""
     saves_itself: SelfSave | None = None
-    """The way in which the workload saves its state into its folder on a signal, to continue from it when started
-    again."""
+    """The way in which the workload saves itself: on a signal, it writes its state into its folder, and it continues
+    from that state when it is started again."""
 
     @field_validator("nodes")
     @classmethod

@@ -145,7 +145,7 @@ def _make_agent(*, name: str, end_s: float, token_file: Path) -> Agent:
 
 
 def _mounts() -> tuple[str, ...]:
-    """Return the folders of this node that jobs may mount, as root's settings name them; none without settings."""
+    """Return the folders of this node that jobs can mount, from the settings of the programs that run as root."""
     try:
         return config.load().mounts
     except config.Misconfigured:

@@ -1,8 +1,8 @@
 """The messages between agents and control.
 
-Both sides have the same version. Each message names its version, and a message of another version is refused with one
-line. Times are in seconds since the epoch, durations in seconds, memory in MiB. Every report names its attempt. If the
-attempt is no longer the current one, control refuses the report with status 409 and changes nothing.
+Both sides have the same version. Each message names its version, and a message of another version is refused with a
+one-line error. Times are in seconds since the epoch, durations in seconds, memory in MiB. Every report names its
+attempt. If the attempt is no longer the current one, control refuses the report with status 409 and changes nothing.
 """
 
 from enum import StrEnum
@@ -23,7 +23,7 @@ LONGEST_LOG_LINE = 65_536
 def _clean(text: object, longest: int) -> object:
     if not isinstance(text, str):
         return text
-    return storable(text[:longest])  # a job can print anything, which must never stop an agent
+    return storable(text[:longest])  # a job can print anything, and its text must never stop an agent
 
 
 Text = Annotated[str, BeforeValidator(lambda text: _clean(text, LONGEST_TEXT))]
@@ -43,14 +43,14 @@ Cores = Annotated[int, Field(ge=0, le=1_000_000), NUMBER]
 Mebibytes = Annotated[int, Field(ge=0, le=2**31 - 1), NUMBER]
 Seconds = Annotated[float, Field(ge=-MAX_ID, le=MAX_ID), NUMBER]
 Duration = Annotated[float, Field(ge=0, le=MAX_ID), NUMBER]
-"""The limit keeps the sum of many of these finite."""
+"""The limit keeps the sum of many such values finite."""
 Weight = Annotated[float, Field(ge=0, le=MAX_ID), NUMBER]
 
 
 VERSION = 1
 """The version of all messages together.
 
-It stays 1 before the tag of 0.2.0, because agents and control are always installed together. From the tag on, the first
+It stays 1 until the tag of 0.2.0, because agents and control are always installed together. From the tag on, the first
 change of a message after each release raises it by one, and `_same` also accepts the previous version.
 """
 
@@ -96,8 +96,8 @@ class NodeFacts(Message):
     cpus: Annotated[int, Field(ge=1, le=1_000_000), NUMBER]
     memory_mib: Annotated[int, Field(ge=1, le=2**31 - 1), NUMBER]
     runtime: Text
-    """The container runtime with its version, for example `docker 26.1.5`. The name is its family, and a checkpoint can
-    be restored only within its family."""
+    """The container runtime with its version, for example `docker 26.1.5`. The name is the runtime's family, and a
+    checkpoint can be restored only within that family."""
     criu: Text
     """CRIU's version, for example `4.1.1`; empty without CRIU."""
     kernel: Text
@@ -105,21 +105,22 @@ class NodeFacts(Message):
     cpu_features: Annotated[tuple[Text, ...], Field(fail_fast=True, max_length=4096)] = ()
     """The kernel's names of the processor's features, sorted."""
     mounts: Annotated[tuple[Text, ...], Field(fail_fast=True, max_length=256)] = ()
-    """The folders that jobs may mount here. A job that mounts any other folder is not offered to this node."""
+    """The folders that jobs can mount here. A job that mounts any other folder is not offered to this node."""
     fetches: Annotated[tuple[Text, ...], Field(fail_fast=True, max_length=32)] = ()
     """The schemes of the URLs from which this agent can fetch inputs. A job that still needs an input from a URL of
     another scheme is not offered to this agent."""
     disk_mib: Mebibytes | None = None
-    """The most that a job may write here, even if its own limit is higher."""
+    """The most that a job is allowed to write here, even if its own limit is higher."""
 
 
 class NodeImages(Message):
-    """The container images that jobs may run on a node, except those that groups have pushed."""
+    """The container images that jobs are allowed to run on a node, except those that groups have pushed."""
 
     names: Annotated[tuple[Text, ...], Field(fail_fast=True, max_length=MOST_IMAGES)] = ()
     """The images that are on the node."""
     brings: Annotated[tuple[Text, ...], Field(fail_fast=True, max_length=256)] = ("*",)
-    """Name patterns of images that the node can pull or load when a job needs one (`system.image_names.matches`)."""
+    """Patterns of the names of images that the node can pull or load when a job needs one
+    (`system.image_names.matches`)."""
 
 
 class Registration(VersionedMessage):
@@ -133,7 +134,8 @@ class Registration(VersionedMessage):
 
 
 class CostSample(NamedTuple):
-    """One measured save or restore: the size of all that ran at the same time, and the time that each of them took."""
+    """One measured save or restore, with the total size of all that ran at the same time and the time that each
+    took."""
 
     mib: Annotated[float, Field(ge=1, le=MAX_ID), NUMBER]
     took_s: Annotated[float, Field(ge=0, le=MAX_ID), NUMBER]
@@ -155,9 +157,9 @@ class NodeRates(Message):
     saves_elsewhere: Count = 0
     """The number of jobs that the agents of all other nodes saved to the storage around the last boundary."""
     errors: Annotated[tuple[Weight, ...], Field(fail_fast=True, max_length=100)] = ()
-    """For each of the latest agents' ends, the time of all saves divided by the expected time, the newest last."""
+    """For the end of each of the latest agents, the time of all saves divided by the expected time, the newest last."""
     late: Flag = False
-    """True if a save there came too late for its agent's end, and none has been in time since."""
+    """True if a save on that node came too late for its agent's end, and none has been in time since."""
     borrowed: Flag = False
     """True if `saves` are from another node of the same type, because this node has no measurements yet."""
 
@@ -203,10 +205,12 @@ class Checkpoint(Message):
     """The number of lines that the job had written, over all its slices, at the time of the save."""
     _few_fields = model_validator(mode="before")(few_fields)
     open_lines: dict[Stream, OpenLine] = {}
-    """The beginnings of lines that were still open then. They are not counted, and the next slice ends them."""
+    """The beginnings of lines that were still open at the save. They are not counted, and the next slice completes
+    them."""
     chain: Annotated[str, Field(pattern=r"^[0-9]{1,10}/[0-9]{1,10}$")] | None = None
     """The name of the chain. Checkpoints of a job in the same chain can share files. A chain is named after its first
-    checkpoint, as attempt/number, which is this one if it shares no files. None if it is not known."""
+    checkpoint, as attempt/number, and that is this checkpoint itself if it shares no files. None if the chain is not
+    known."""
     silent_s: Duration = 0.0
     """The time for which the job had computed without writing anything when it was saved, including earlier slices."""
     has_memory: Flag = True
@@ -243,7 +247,7 @@ class CredentialGiven(Message):
     """The secret of a job's group for the URL of an input or a target."""
 
     url: Text
-    """The URL below which the secret may be used."""
+    """The URL below which the secret can be used."""
     value: Annotated[SecretStr, PlainSerializer(SecretStr.get_secret_value, when_used="json")]
     """The secret, which is shown only in the JSON on the wire."""
     fault: Text = ""
@@ -264,7 +268,7 @@ class FetchRules(Message):
     """The admin's rules for fetching inputs from URLs."""
 
     allowed: tuple[str, ...]
-    """As `allowed_urls` reads them."""
+    """The allowed URLs, in the form that `common.allowed_urls` reads."""
     largest_bytes: Count
     total_s: Duration
     silent_s: Duration
@@ -272,7 +276,8 @@ class FetchRules(Message):
 
 
 class InputFetched(VersionedMessage):
-    """An attempt has fetched one of its inputs. Sent to `/jobs/J/attempts/A/input`, before the job starts."""
+    """The message that an attempt has fetched one of its inputs, sent to `/jobs/J/attempts/A/input` before the job
+    starts."""
 
     name: InputName
     content: Digest
@@ -283,7 +288,8 @@ class InputFetched(VersionedMessage):
 
 
 class InputFixed(VersionedMessage):
-    """The input that the job reads from now on, as control answers; None if it does not find it in the storage."""
+    """Control's answer with the input that the job reads from now on; None if control does not find it in the
+    storage."""
 
     input: StoredInput | None = None
 
@@ -295,7 +301,7 @@ class Assignment(Message):
     attempt: int
     group: str
     submission: int = 0
-    """The jobs with this number were submitted together, and read the same inputs."""
+    """The number of the submission. All jobs of a submission read the same inputs."""
     spec: JobSpec
     """The job's specification, resolved."""
     memory_mib: int
@@ -319,7 +325,7 @@ class Assignment(Message):
 
     @property
     def stored_inputs(self) -> tuple[StoredInput, ...]:
-        """The inputs that are in the storage, as all are before the job starts."""
+        """The inputs that are in the storage. When the job starts, these are all of its inputs."""
         return tuple(one for one in self.inputs if isinstance(one, StoredInput))
 
 
@@ -339,11 +345,12 @@ class AttemptRef(Message):
 
 
 class Heartbeat(VersionedMessage):
-    """A heartbeat with the attempts that the agent still works on."""
+    """A heartbeat with the attempts that the agent is still working on."""
 
     attempts: Annotated[tuple[AttemptRef, ...], Field(fail_fast=True, max_length=4096)] = ()
     clock_ahead_s: Seconds | None = None
-    """A lower bound of how far the agent's clock is ahead of control's, negative if behind; None if not measured."""
+    """A lower bound on the time by which the agent's clock is ahead of control's, negative if behind; None if not
+    measured."""
 
 
 class Order(StrEnum):
@@ -351,7 +358,7 @@ class Order(StrEnum):
 
     GO_ON = "go-on"
     VACATE = "vacate"
-    """Save the job and report it saved."""
+    """Save the job and report it as saved."""
     DROP = "drop"
     """Kill the job and report nothing, because it was cancelled or another attempt is the current one."""
 
@@ -363,17 +370,18 @@ class Orders(VersionedMessage):
     vacate: bool = False
     """True if the agent must save all jobs and end."""
     now_s: Seconds | None = None
-    """The time of control's clock between the heartbeat and this answer."""
+    """The time that control's clock showed between the heartbeat and this answer."""
     deliveries: bool = False
-    """True if a result waits to be delivered."""
+    """True if a result is waiting for delivery."""
 
 
 class Delivery(Message):
-    """A result to copy to its target. Every agent that delivers it copies the same bytes, however often."""
+    """A result to copy to its target. Every agent that delivers it copies the same bytes, so it can be delivered more
+    than once."""
 
     job: JobNumber
-    attempt: AttemptNumber  # that has the result
-    number: AttemptNumber  # of this try; reports of other tries do not count
+    attempt: AttemptNumber  # the attempt that has the result
+    number: AttemptNumber  # the number of this try; reports of other tries do not count
     digest: Digest
     to: Text
     keep: tuple[str, ...] = ()  # as in the assignment
@@ -385,13 +393,13 @@ class Delivery(Message):
 
 
 class DeliveryOffer(VersionedMessage):
-    """Control's answer to an agent that asks for a result to deliver; None if nothing waits."""
+    """Control's answer to an agent that asks for a result to deliver; None if no result is waiting."""
 
     delivery: Delivery | None = None
 
 
 class DeliveryReport(VersionedMessage):
-    """The outcome of one try to deliver a result: the files that were delivered, or why it failed."""
+    """The outcome of one try to deliver a result: the files that were delivered, or the reason for the failure."""
 
     job: JobNumber
     number: AttemptNumber
@@ -445,14 +453,15 @@ class Slice(Message):
     started_s: Seconds
     """The instant at which the agent began to prepare the job."""
     start_s: Duration = 0.0
-    """The time from then until the process ran or its restore began, in which inputs and the image are brought."""
+    """The time from `started_s` until the process ran or its restore began, in which the inputs and the image are
+    fetched."""
     restore_s: Duration = 0.0
-    """For a job with a checkpoint, the time from then until the process ran."""
+    """For a job with a checkpoint, the time from the beginning of its restore until the process ran."""
     memory_s: Duration = 0.0
     """The time from the restore until all memory had arrived, if it arrived while the process ran; 0 until then."""
     compute_s: Duration = 0.0
     save_s: Duration = 0.0
-    """The time from the order to save until the checkpoint was published, for all saves of the attempt together."""
+    """The time from the order to save until the checkpoint was published, summed over all saves of the attempt."""
     restored: RestoreMeasurement | None = None
     """The cost of its restore; None if it began without one. Reports can repeat the cost, which control counts once."""
 
@@ -524,14 +533,14 @@ class ReturnReason(StrEnum):
     """An input is incomplete in the storage, or cannot be fetched. The job is held if another node also reports
     this."""
     INPUT_UNREACHABLE = "input unreachable"
-    """An input could not be fetched for now, for example because its server does not answer. The job waits for a while
+    """An input cannot be fetched at present, for example because its server does not answer. The job waits for a while
     and is tried again."""
     NODE_LACKS = "node lacks"
     """The node lacks something that the job needs at each start, such as room for its image or its inputs, or at each
     save, such as a newer CRIU. The job is not offered to this node for a while."""
     MOUNT_MISSING = "mount missing"
-    """The node lacks a folder that the job mounts, with which `detail` begins, followed by a colon. Jobs that mount the
-    folder are offered to this node only after its next agent has found it."""
+    """The node lacks a folder that the job mounts. `detail` begins with this folder and a colon. Jobs that mount the
+    folder are offered to this node only after the node's next agent has found the folder."""
     CHECKPOINT_BROKEN = "checkpoint broken"
     """A file of the checkpoint is missing or damaged."""
     CANNOT_RESTORE = "cannot restore"
@@ -551,7 +560,7 @@ class ReturnReason(StrEnum):
     NODE_FAULT = "node fault"
     """The runtime of this node does not work, or the job was killed from outside."""
     STORAGE_FAULT = "storage fault"
-    """The storage refused or failed, before the job ran or at its end. The job is not to blame."""
+    """The storage refused a request or failed, before the job ran or at its end. The job is not to blame."""
 
 
 class Returned(VersionedMessage):
@@ -561,7 +570,7 @@ class Returned(VersionedMessage):
     detail: Text = ""
     slice: Slice | None = None
     measured: SaveMeasurement | None = None
-    """The cost of a save that came too late. `took_s` is the time it had taken by then, so the whole save takes
+    """The cost of a save that came too late. `took_s` is the time that the save had taken so far, so a whole save takes
     longer."""
 
 
@@ -581,7 +590,7 @@ class Deregistration(VersionedMessage):
     fault: Flag = False
     """True if the agent ended because its node does not work, which counts against the node."""
     saving_s: Duration | None = None
-    """The time that all saves at its end took together; None if there were none with a previously known cost."""
+    """The time that all saves at its end took together; None if no save had a previously known cost."""
     saving_expected_s: Duration | None = None
     """The agent's estimate of that time, without the safety factor."""
     was_late: Flag = False

@@ -39,7 +39,7 @@ class Client(_Connected, SyncDriver):
     """A client that waits for control's answers.
 
     An option that is not set has the value that `glean config` shows below `[client]`. `token` is the token itself,
-    instead of a file that contains it. `notice` is called with a line for a person when a call takes long.
+    instead of a file that contains it. `notice` is called with a line for a person when a call takes a long time.
     """
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The connection to control, for both clients: its addresses, repeated tries, and each failure as one line.
+"""The connection to control, for both clients: its addresses, its repeated tries, and its failures, each as one line.
 
 Reads are repeated if the answer is lost. So is a submission, because it carries a key by which control recognizes it.
 No other write that might have arrived is repeated. A request that cannot have arrived, because there was no connection,
@@ -39,7 +39,7 @@ REFUSED_S = 4.8
 STORE_S = 1800.0
 """The time in which control stores an image or an input that it has received."""
 NOTICE_AFTER_S = 5.0
-"""The time without an answer after which the user is told that the call waits."""
+"""The time without an answer after which the user is told that the call is waiting."""
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 """The hosts that only this machine can reach."""
 _KINDS = {
@@ -97,7 +97,7 @@ class Connection:
     def _answered(
         self, method: str, path: str, *, is_repeatable: bool, within_s: float, **call: Any
     ) -> Steps[httpx.Response]:
-        """Return a successful answer. A user who waits long is notified."""
+        """Return a successful answer. A user who has to wait for a long time is notified."""
         began_s = time.monotonic()
         timeout = httpx.Timeout(within_s or self._timeout_s, connect=self._connect_s)
         after_loss = iter(RETRY_PAUSES_S if is_repeatable else ())
@@ -139,7 +139,7 @@ class Connection:
             teller.cancel()
 
     def _tell_that_it_waits(self) -> None:
-        """Tell the user that the call waits. The notice is given only once for all calls."""
+        """Tell the user that the call is waiting. The notice is given only once for all calls."""
         if not self._has_told_that_it_waits.is_set():
             self._has_told_that_it_waits.set()
             self.notice(f"no answer from {self.urls[0]} for {NOTICE_AFTER_S:g} s; still trying")

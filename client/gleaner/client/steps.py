@@ -44,7 +44,7 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Work on local files that takes long. Its outcome is the return value of the function."""
+    """Work on local files that takes a long time. Its outcome is the return value of the function."""
 
     do: Callable[[], Any]
 

@@ -70,10 +70,10 @@ class _Record(BaseModel):
 def fetch(
     connection: Connection, result: ResultRow, folder: Path, *, only: Sequence[str], on_bytes: Callable[[int], None]
 ) -> Steps[Fetched]:
-    """Unpack a job's result into `folder`, unless it is there. `only` are patterns of the files to fetch.
+    """Unpack a job's result into `folder`, unless it is already there. `only` are patterns of the files to fetch.
 
-    The result is read in the storage if the caller can do that, and is otherwise sent by control. An error changes
-    nothing. Raises `ClientError`, even if the disk or the archive is faulty.
+    The result is read from the storage if the caller can read it there, and is otherwise sent by control. An error
+    changes nothing. Raises `ClientError`, even if the disk or the archive is faulty.
     """
     wanted = _Record(job=result.job, attempt=result.attempt, digest=result.digest or "", only=tuple(only))
     done: list[Fetched] = []
@@ -88,8 +88,8 @@ def fetch(
     def look() -> None:
         """Look for the result here, and otherwise read it from control's storage with the caller's rights.
 
-        Its digest is checked, and no link is followed. After a failure control sends the result, or the reason why it
-        cannot.
+        Its digest is checked, and no link is followed. After a failure, control sends the result, or the reason why it
+        cannot do so.
         """
         done.extend(_there(folder, wanted))
         with suppress(StorageError, ImportError):  # zstandard might be missing where only `glean` is installed
@@ -124,7 +124,8 @@ def _record_of(folder: Path, job: int) -> _Record | None:
 
 
 def _there(folder: Path, wanted: _Record) -> list[Fetched]:
-    """Return a list with the result if it is there, and remove the remains of killed fetches beside it."""
+    """Return a list with the result if the folder contains it, and remove the remains of killed fetches beside the
+    folder."""
     with suppress(FileNotFoundError):
         _remove_dead_stages(str(folder.absolute().parent))
     if (there := _record_of(folder, wanted.job)) is None or not there.includes(wanted):

@@ -110,7 +110,7 @@ class Verbs:
 
     @Verb
     def jobs(self, **wanted: Unpack[JobConditions]) -> Steps[JobList]:
-        """Return a page of jobs, the oldest first: at most `limit` with numbers above `after`."""
+        """Return a page of at most `limit` jobs with numbers above `after`, the oldest first."""
         return self._read("/v1/jobs", JobList, _query(checked(JobFilter, **wanted)))
 
     @ItemVerb
@@ -143,7 +143,7 @@ class Verbs:
 
     @Verb
     def rerun(self, job: int, *, memory_mib: int | None = None, image: str | None = None) -> Steps[JobRow]:
-        """Run a job that has failed or was cancelled again, from its beginning."""
+        """Run a failed or cancelled job again, from its beginning."""
         change = checked(Rerun, memory_mib=memory_mib, image=image)
         return self._write("POST", f"/v1/jobs/{job}/rerun", JobRow, change)
 
@@ -179,7 +179,7 @@ class Verbs:
 
     @Verb
     def log(self, job: int, *, first: int = 0, limit: int = LINES_A_PAGE, everything: bool = False) -> Steps[LogPage]:
-        """Return lines that a job has printed, from `first` on. `everything` includes those of lost attempts."""
+        """Return lines that a job has printed, from number `first` on. `everything` includes those of lost attempts."""
         wanted = {"first": first, "limit": limit} | ({"all": 1} if everything else {})
         return self._read(f"/v1/jobs/{job}/log", LogPage, wanted)
 
@@ -218,8 +218,8 @@ class Verbs:
         self, job: int | ResultRow, *, to: str | Path, only: Sequence[str] = (),
         on_bytes: Callable[[int], None] = lambda _: None,
     ) -> Steps[Fetched]:  # fmt: skip
-        """Fetch the files that a job has left, unless they are there. The new folder `to` appears only when it is
-        complete.
+        """Fetch the files that a job has left, unless they are already there. The new folder `to` appears only when it
+        is complete.
 
         `only` are patterns of the files to fetch. Links are neither created nor followed. `on_bytes` is called with the
         size of each part.
@@ -288,7 +288,7 @@ class Verbs:
     def wait(
         self, *, jobs: Sequence[int] = (), campaign: int | None = None, timeout_s: float | None = None
     ) -> Steps[CampaignStatus]:
-        """Wait until these jobs, or those of a campaign, have ended. Return how many are in each state then."""
+        """Wait until these jobs, or those of a campaign, have ended. Return how many of them are in each state."""
         return self._standings(jobs, campaign, timeout_s)
 
     @ItemVerb
@@ -403,7 +403,7 @@ class Verbs:
 
     @Verb
     def remove_image(self, name: str, *, group: str | None = None) -> Steps[ImageRow]:
-        """Remove an image. Control refuses while an unended job needs it."""
+        """Remove an image. Control refuses to do so while a job that has not ended needs the image."""
         return self._write("DELETE", f"/v1/images/{_quoted(name)}", ImageRow, params=_of_group(group))
 
     @Verb
@@ -443,7 +443,7 @@ class Verbs:
     def issue_token(
         self, name: str, *, role: str, group: str | None = None, manager: bool = False, days: int | None = None
     ) -> Steps[TokenIssued]:
-        """Make a token for a `user`, an `admin`, or for `metrics`. It is shown once."""
+        """Make a token for a `user`, for an `admin` or for `metrics`. The token is shown only once."""
         wanted = checked(TokenRequest, role=role, name=name, group=group, manager=manager, days=days)
         return self._write("POST", "/v1/tokens", TokenIssued, wanted)
 
@@ -454,7 +454,7 @@ class Verbs:
 
     @Verb
     def rotate_token(self, token: str = "own") -> Steps[TokenIssued]:  # noqa: S107 - no secret, but "the one in use"
-        """Replace a token by a new one, which is shown once, and end the old one."""
+        """Replace a token with a new one, which is shown only once, and end the old one."""
         return self._write("POST", f"/v1/tokens/{_quoted(token)}/rotate", TokenIssued)
 
     # The cluster
@@ -514,7 +514,7 @@ class Verbs:
     def report(self, *, month: str = "", accounting: bool = False) -> Steps[MonthReport]:
         """Return a month's node time, and the users who received the harvest.
 
-        `accounting` adds the waits of regular jobs.
+        `accounting` adds the waiting times of regular jobs.
         """
         wanted = checked(ReportFilter, month=month, accounting=accounting)
         within_s = ACCOUNTING_S if accounting else 0.0

@@ -73,7 +73,7 @@ class FolderArchive:
 
     @property
     def verified(self) -> bytes:
-        """One byte for each block, in the layout's order, which is 1 if the block was read here and is correct."""
+        """One byte for each block, in the layout's order. The byte is 1 if the block was read here and is correct."""
         return b"".join(self._verified.values())
 
     def rely_on_all(self) -> None:
@@ -222,7 +222,7 @@ def footer_of(file: int, file_bytes: int) -> bytes:
 
 
 def _is_sound(blocks: Blocks, pack_bytes: Sequence[int]) -> bool:
-    """Return True if the blocks can be in their packs. The system might reject an offset outside a pack."""
+    """Return True if all blocks lie inside their packs. The system might reject an offset outside a pack."""
     return all(
         stored_bytes <= size_bytes <= MOST_BYTES
         and (not stored_bytes or (pack < PACKS and offset + stored_bytes <= pack_bytes[pack]))

@@ -7,8 +7,8 @@ the SHA-256 of its plain content. It is stored as a zstd frame or raw, or not at
     PACK = stored blocks, one after the other; INDEX; FOOTER
     INDEX = the sizes of the packs that are used; one record for each block of each part, parts in the manifest's order
 
-A part's digest is made only from its blocks' digests, so the manifest fixes these and nothing else. The place and the
-form of a stored block need no trust, since every block is checked against its digest when it is read.
+A part's digest is made only from its blocks' digests, so the manifest fixes these digests and nothing else. The place
+and the form of a stored block need not be trusted, since every block is checked against its digest when it is read.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ LEAST_BYTES = 64 * 2**10
 MOST_BYTES = 512 * 2**10
 """The smallest block (except those beside zeros, and a part's last one) and the largest."""
 PACKS = 9
-"""The number of packs that an archive can use, which are its own, with number 0, and inherited ones."""
+"""The number of packs that an archive can use, which are its own pack, with number 0, and inherited ones."""
 
 _ONE_IN = 61
 """One page in this many begins a block, if the page's first 8 bytes are random."""
@@ -137,7 +137,7 @@ class Blocks(Sequence[Block]):
         return map(Block._make, _RECORD.iter_unpack(self.records))
 
     def rows(self) -> Iterator[tuple[bytes, int, int, int, int]]:
-        """Yield the fields of each block, which takes a fifth of the time of making the blocks."""
+        """Yield the fields of each block, which takes a fifth of the time that making the blocks would take."""
         return _RECORD.iter_unpack(self.records)
 
     def digest(self, number: int) -> bytes:
@@ -174,7 +174,8 @@ def index_bytes(blocks: int) -> int:
 
 
 def parse_index(index: bytes, footer: bytes, counts: Sequence[int]) -> tuple[Sequence[int], list[Blocks]]:
-    """Return the sizes of the packs, and the blocks of each part. `counts` has their numbers. Raises `Damaged`."""
+    """Return the sizes of the packs, and the blocks of each part. `counts` contains each part's number of blocks.
+    Raises `Damaged`."""
     if len(index) != index_bytes(sum(counts)):
         raise Damaged("the index has another size than the manifest says")
     if footer != _FOOTER.pack(_MAGIC, len(index), hashlib.sha256(index).digest()):

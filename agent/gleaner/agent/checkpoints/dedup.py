@@ -1,4 +1,4 @@
-"""Reuse blocks of the previous checkpoint. A new archive shares its packs through hard links.
+"""Reuse blocks of the previous checkpoint. A new archive shares the packs of the older one through hard links.
 
 So the older archive can be deleted at any time. A pack of which the new archive uses less than half is not shared. Its
 blocks are copied in their stored form. Otherwise a few blocks would keep a whole old checkpoint on the disk.
@@ -42,8 +42,8 @@ class KnownBlocks:
         """Take the older archive's blocks and packs.
 
         `packs` maps the older archive's pack numbers to those of the new one. `pack_bytes` maps the new numbers to
-        sizes, and `files` maps them to open files, which `end` closes. `verified` has a 1 for each block that has just
-        been verified.
+        sizes, and `files` maps them to open files, which `end` closes. `verified` contains a 1 for each block that has
+        just been verified.
         """
         self._blocks = Blocks(b"".join(part.records for part in blocks))
         self._packs = packs
@@ -82,7 +82,7 @@ class KnownBlocks:
         return block._replace(pack=pack)
 
     def _is_stored_well(self, block: Block, pack: int, buffer: bytearray, start: int) -> bool:
-        """Return True if the stored block is as it was written.
+        """Return True if the stored block is still as it was written.
 
         A raw block needs no second hash, because it is compared with the content that has just been hashed.
         """
@@ -97,7 +97,8 @@ class KnownBlocks:
         return True
 
     def _room(self) -> memoryview:
-        """Return the calling thread's buffer for one block, as new memory for each block costs more than reading it."""
+        """Return the calling thread's buffer for one block, as new memory for each block would cost more than reading
+        the block."""
         if not hasattr(self._own, "room"):
             self._own.room = memoryview(bytearray(MOST_BYTES))
         room: memoryview = self._own.room
@@ -128,7 +129,7 @@ class KnownBlocks:
         return shared_bytes
 
     def _bytes_in_use(self) -> dict[int, int]:
-        """Return the stored bytes in use for each shared pack. A dropped part also counts."""
+        """Return the stored bytes in use for each shared pack. Blocks of a dropped part are included."""
         bytes_in_use = dict.fromkeys(self._pack_bytes, 0)
         for block, is_in_use in zip(self._blocks, self._in_use, strict=True):
             if is_in_use:
@@ -193,7 +194,7 @@ def _link_pack(older: int, number: int, folder: int, new: int, before: FolderArc
 
 
 def _copy(file: int, number: int, parts: Sequence[Blocks], pack: Pack, workers: Workers) -> None:
-    """Copy the blocks of one pack that the parts use to the end of `pack`, and make the parts refer to the copies."""
+    """Append to `pack` the blocks of one older pack that the parts use, and make the parts refer to the copies."""
     copies: dict[int, int] = {}
     for part in parts:
         for at, block in enumerate(part):

@@ -129,7 +129,8 @@ class FolderDraft:
             return writer.close()
 
     def publish(self, facts: Mapping[str, object]) -> Published:
-        """Write the manifest with `facts` (plain JSON values), sync, and make the whole archive visible in one step.
+        """Write the manifest with `facts` (plain JSON values), sync all files, and make the archive visible in one
+        step.
 
         All writers must have been closed. Raises `StorageError` if another archive is visible under the key. If exactly
         this archive is visible, there is no error, so a failed publication can be tried again with a new draft.

@@ -126,7 +126,7 @@ class FolderStorage:
                 os.fsync(broken)
 
     def remove_set_aside(self, folder: str) -> None:
-        """Remove those archives set aside whose keys begin with `folder/`."""
+        """Remove the archives that were set aside and whose keys begin with `folder/`."""
         mine = f"{folder}/".replace("/", "--")
         with translate_errors(self._root), open_root(self._root) as root, walk(root, (_BROKEN,)) as broken:
             for name in entries(broken):
@@ -134,7 +134,7 @@ class FolderStorage:
                     remove_tree(broken, name)
 
     def writers(self) -> Collection[str]:
-        """Return the names of the writers that have drafts, without nameless drafts."""
+        """Return the names of the writers that have drafts. Nameless drafts are left out."""
         with translate_errors(self._root), open_root(self._root) as root, walk(root, (DRAFTS,)) as drafts:
             return {writer for name in entries(drafts) if (writer := writer_of(name))}
 

@@ -14,7 +14,7 @@ BytesLike = bytes | bytearray | memoryview
 
 
 class StorageError(Exception):
-    """The storage refuses or fails. The message names the place and what to do."""
+    """The storage refuses a request or fails. The message names the place and what to do."""
 
 
 class StorageFull(StorageError):
@@ -26,7 +26,7 @@ class ArchiveBroken(StorageError):
 
 
 class ArchiveMissing(ArchiveBroken):
-    """There is nothing at that key, as far as this node sees. Another node might have just written it."""
+    """There is nothing at that key, as far as this node can see. Another node might have just written it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class Part:
 class Published:
     """An archive that is now visible. `digest` is the digest of its manifest.
 
-    `size_bytes` is the size of its content. `stored_bytes` is the number of bytes written for it, without zeros and
-    known blocks, and partly compressed.
+    `size_bytes` is the size of its content. `stored_bytes` is the number of bytes written for it, partly compressed and
+    without zeros and known blocks.
     """
 
     key: str
@@ -70,7 +70,7 @@ def checkpoint_key(job: int, attempt: int, number: int) -> str:
 
 
 def checkpoints_to_keep(chains: Sequence[str | None]) -> Sequence[int]:
-    """Return the positions of the checkpoints to keep, from the chains of all complete ones of a job, newest first.
+    """Return the positions of the checkpoints to keep, from the chains of all complete checkpoints, newest first.
 
     The newest two stay, so that if one is broken, only the work since the other is lost. The newest one of another
     chain also stays. It shares no file with the newest of all, and a damaged file breaks all checkpoints that share it.

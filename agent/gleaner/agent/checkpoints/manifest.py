@@ -50,7 +50,7 @@ def manifest_digest(manifest: bytes) -> str:
 
 
 def make_manifest(key: str, parts: Sequence[ManifestPart], facts: Mapping[str, object]) -> bytes:
-    """Return the manifest's content. Raises `StorageError` for facts that are not plain values."""
+    """Return the manifest as bytes. Raises `StorageError` for facts that are not plain values."""
     entries = [
         {"name": one.part.name, "size_bytes": one.part.size_bytes, "digest": one.part.digest, "blocks": one.blocks}
         for one in parts

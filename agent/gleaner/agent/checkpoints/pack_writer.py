@@ -110,7 +110,7 @@ class Pack:
             raise StorageError(f"the draft cannot be written: {self._error}") from self._error
 
     def append(self, stored: bytes) -> int:
-        """Write at the end of the pack, while no part is being written. Return the offset."""
+        """Append a stored block to the pack, while no part is being written. Return the offset."""
         offset = self.size_bytes
         writev_all(self._file, [stored])
         self.size_bytes += len(stored)

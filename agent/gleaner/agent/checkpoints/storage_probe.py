@@ -1,4 +1,4 @@
-"""Check that a storage still answers when working with it takes suspiciously long."""
+"""Check whether a storage still answers when working with it takes suspiciously long."""
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import StorageError
@@ -25,7 +25,7 @@ class StorageProbe:
 
     @property
     def waits_s(self) -> float:
-        """The time since the present write started, or 0 if there is none."""
+        """The time since the current write started, or 0 if there is none."""
         since_s = self._out_since_s
         return 0.0 if since_s is None else self._clock.monotonic_s() - since_s
 

@@ -1,4 +1,4 @@
-"""Open the storage's root folder, and translate the system's errors into the storage's."""
+"""Open the storage's root folder, and translate the system's errors into those of the storage."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ DRAFTS = ".drafts"
 STORAGE_ID = ".storage-id"
 """A file with a number that is unique to the folder.
 
-A machine that has the file sees this folder, and not another one of that name.
+If the file exists on a machine, the path leads there to this folder, and not to another one of the same name.
 """
 _LONGEST_ID = 64
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -23,7 +23,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 @contextmanager
 def translate_errors(root: Path, missing: str = "is the file system mounted?") -> Generator[None]:
-    """Turn the system's errors into the storage's. This is the only place that does so."""
+    """Turn the system's errors into `StorageError`. This is the only place that does so."""
     try:
         yield
     except OSError as error:

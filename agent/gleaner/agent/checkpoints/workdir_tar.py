@@ -1,7 +1,7 @@
 """Turn a job's folder into a tar stream and back, with regular files and their holes, folders, links and named pipes.
 
-A workload can write anything into its folder, and an agent has more rights than the workload. So both directions walk
-from an open folder step by step and follow no symbolic link (`system.tar_pack`, `system.tar_unpack`).
+A workload can write anything into its folder, and an agent has more rights than the workload. So packing and unpacking
+both walk step by step from an open folder, and follow no symbolic link (`system.tar_pack`, `system.tar_unpack`).
 """
 
 import math
@@ -20,9 +20,9 @@ class WorkdirError(OSError):
 
 
 def pack(folder: Path, keep: Keep | None = None) -> Iterator[bytes]:
-    """Yield the folder's content as chunks of an uncompressed tar archive (pax), in bounded memory.
+    """Yield the folder's contents as chunks of an uncompressed tar archive (pax), in bounded memory.
 
-    `keep` selects the files, and None means all. The folder must not change in this time, so its container must be
+    `keep` selects the files, and None means all. The folder must not change in the meantime, so its container must be
     paused or have ended. Raises `WorkdirError` for a file that shrinks nevertheless, or that cannot be read.
     """
     with _open(folder) as root:
@@ -30,10 +30,10 @@ def pack(folder: Path, keep: Keep | None = None) -> Iterator[bytes]:
 
 
 def unpack(chunks: Iterable[bytes], folder: Path) -> None:
-    """Replace the folder's content with that of an archive. The folder itself stays.
+    """Replace the folder's contents with those of an archive. The folder itself stays.
 
-    All chunks are consumed, since a source might verify its content at its end. After an error (`WorkdirError`, or the
-    source's own) the content is unusable, so unpack again, or remove the folder.
+    All chunks are consumed, since a source might verify its data at the end. After an error (`WorkdirError`, or the
+    source's own) the folder is unusable, so unpack again, or remove the folder.
     """
     source = tar_unpack.TarSource(chunks)
     with _open(folder) as root:

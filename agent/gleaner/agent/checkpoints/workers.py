@@ -23,7 +23,7 @@ _M_ARENA_MAX = -8
 """The value from malloc.h."""
 _SAMPLE_BYTES = 64 * 2**10
 _WORTH_IT = 0.9
-"""A block is stored compressed only if this shrinks it to at most this fraction."""
+"""A block is stored compressed only if compression shrinks it to at most this fraction."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -39,7 +39,7 @@ def _share_heaps() -> None:
 
 
 class Workers:
-    """A pool of threads. They start when there is work. Hashing, zstd and system calls let the other threads run."""
+    """A pool of threads, which start when there is work. Hashing, zstd and system calls let the other threads run."""
 
     def __init__(self) -> None:
         _share_heaps()
@@ -60,7 +60,7 @@ class Workers:
             return bytearray(BATCH_BYTES)
 
     def enter(self) -> None:
-        """Wait until another batch is allowed on its way."""
+        """Wait until another batch is allowed to enter."""
         self._room.acquire()
 
     def leave(self, buffer: bytearray) -> None:

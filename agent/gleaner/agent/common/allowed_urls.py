@@ -1,4 +1,4 @@
-"""Check URLs against the list that an admin allows, and addresses to which an agent never connects. Pure.
+"""Decide which URLs an admin allows, and to which addresses an agent never connects. Pure.
 
 An entry of the list is a URL. It allows all URLs that have the same scheme, host and port, and a path below its own.
 `https://*.example.org/` allows all hosts of a domain. An address is allowed by an entry whose host is this address.

@@ -1,4 +1,4 @@
-"""Provide the only source of time, and compare it with control's.
+"""Provide the only source of time, and compare the node's clock with control's.
 
 All code that reads the time or waits has a clock as an argument, so that a test can pass its own. Threads and their
 waits also come from the clock, because a test's clock advances only when all threads wait for it. Time-outs of
@@ -18,10 +18,10 @@ Args = TypeVarTuple("Args")
 
 
 class Clock(Protocol):
-    """Time, and threads that wait for it. It can be called from any thread."""
+    """A source of time, and of threads that wait for it. It can be called from any thread."""
 
     def now_s(self) -> float:
-        """Return seconds since the epoch, for instants that others share, such as the agent's end."""
+        """Return seconds since the epoch, for instants that other programs share, such as the agent's end."""
         ...
 
     def monotonic_s(self) -> float:
@@ -54,11 +54,11 @@ def _since_boot_s() -> float:
 
 
 class SystemClock:
-    """The node's clocks. Its time never advances more slowly than the time since the node's start.
+    """The node's wall clock, which here never advances more slowly than the time since the node's start.
 
     If a node's wall clock were set back while an agent lives, the agent would stay past its end. If it were set
-    forward, the shared end would be nearer than it seemed. In both cases the later of the two clocks counts, so an
-    agent ends too early rather than too late.
+    forward, the shared end would be nearer than it seemed. So the time is that of the wall clock or of the clock since
+    the node's start, whichever is later, and an agent ends too early rather than too late.
     """
 
     def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = _since_boot_s) -> None:
@@ -108,10 +108,10 @@ class Exchange:
 
 
 def least_ahead_s(exchanges: Sequence[Exchange]) -> float:
-    """Return the minimum by which the node's clock is ahead of control's.
+    """Return the least time by which the node's clock is ahead of control's.
 
-    A value below 0 means that it is behind, and with 0 they might agree. `exchanges` are in order of time. Those from
-    before a clock was set do not count.
+    A value below 0 means that the node's clock is behind, and 0 means that the clocks might agree. `exchanges` are in
+    order of time. Exchanges from before a clock was set do not count.
 
     >>> least_ahead_s([Exchange(107.0, 105.0, 107.5), Exchange(117.0, 115.0, 125.0)])
     2.0

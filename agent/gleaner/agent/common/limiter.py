@@ -20,7 +20,8 @@ class Slot:
 
 
 class Limiter:
-    """A limited number of slots. A job that finds none free waits. It is for one event loop and not for threads."""
+    """A limited number of slots. A job that finds no free slot waits. A limiter serves one event loop and is not safe
+    for threads."""
 
     def __init__(self, most: int) -> None:
         self.number = most
@@ -31,14 +32,14 @@ class Limiter:
 
     @property
     def busy(self) -> int:
-        """The number of slots in use, without those whose user waits for the others."""
+        """The number of slots in use, not counting those whose users wait for the others."""
         return sum(not slot.waits for slot in self._slots)
 
     @asynccontextmanager
     async def slot(self, *, waits: bool = False) -> AsyncGenerator[Slot]:
-        """Take a slot for the time of the context.
+        """Take a slot for the duration of the context.
 
-        With `waits`, its user does nothing before the others have finished.
+        With `waits`, the slot's user does nothing before the others have finished.
         """
         async with self._free:
             mine = Slot(waits=waits)
@@ -51,9 +52,10 @@ class Limiter:
                 self._change.set()
 
     async def wait_for_others(self, mine: Slot, *, unless: Callable[[], bool]) -> None:
-        """Wait in a slot as long as others are in use, since another job would only slow them down.
+        """Wait in a slot while other slots are in use, since one more job would only slow the others down.
 
-        `unless` is called now, and whenever another slot has been freed. If several jobs wait, one of them goes first.
+        The wait ends early if `unless` returns True, which is called now and whenever another slot has been freed. If
+        several jobs wait, one of them goes first.
         """
         mine.waits = True
         while any(not slot.waits for slot in self._slots if slot is not mine) and not unless():
@@ -74,13 +76,13 @@ class Limiter:
 
 
 def default_saves_at_once(cores: int) -> int:
-    """Return how many saves to run at the same time. More would not be faster together, and each would be slower.
+    """Return how many saves to run at the same time. More saves would not be faster together, and each would be slower.
 
-    A streamed save keeps about two cores busy, because one core hashes and compresses while CRIU and the engine copy.
-    On two cores, four saves of 256 MiB reached the disk in the same time (1.0 to 2.1 s, in no clear order), whether
-    one, two, three or four ran at the same time. Fewer than four saves leave slow storage idle while they pause, copy
-    and sync. One more save than the cores can feed fills such gaps on larger nodes. Beyond eight, the
-    storage limits a node.
+    A streamed save keeps about two cores busy, because one core hashes and compresses while CRIU and the engine copy
+    memory on the other. On two cores, four saves of 256 MiB reached the disk in about the same time (1.0 to 2.1 s, in
+    no clear order), whether one, two, three or four ran at the same time. Fewer than four saves leave slow storage idle
+    whenever they pause a job, copy its memory or sync. One more save than the cores can feed fills such gaps on larger
+    nodes. Beyond eight, the storage limits a node.
 
     >>> [default_saves_at_once(cores) for cores in (1, 2, 10, 64)]
     [4, 4, 6, 8]

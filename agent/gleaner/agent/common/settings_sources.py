@@ -17,7 +17,7 @@ from pydantic_settings import (
 LONGEST_S = 5_000_000_000
 """The largest duration and the latest instant that are allowed, in seconds. Python cannot wait longer than 9.2e9 s."""
 MOST = 10**12
-"""The largest number for anything else. It exceeds any real value, and every database can hold it."""
+"""The largest number for any other setting. It exceeds any real value, and every database can hold it."""
 
 
 def _several(value: object) -> object:

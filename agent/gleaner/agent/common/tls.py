@@ -1,4 +1,4 @@
-"""Load the authorities that vouch for control, for the agent and for the command line."""
+"""Load the certificate authorities with which the agent and the command line verify control."""
 
 import ssl
 from pathlib import Path

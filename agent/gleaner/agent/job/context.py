@@ -25,7 +25,8 @@ class JobContext:
     saves: Limiter
     clock: Clock
     hard_stop_s: Callable[[], float]
-    """Return the instant after which the executor waits for nothing more, shortly before the process must exit."""
+    """A function that returns the instant after which the executor no longer waits, shortly before the process must
+    exit."""
     cleaner: str = "the watchdog"
     """The program that removes containers that this process cannot remove."""
 

@@ -1,4 +1,4 @@
-"""Executors for jobs that an agent has claimed, which report to control."""
+"""Executors that report to control, for the jobs that an agent has claimed."""
 
 import asyncio
 from collections.abc import Callable
@@ -45,7 +45,7 @@ def make_executor(context: AgentContext, assignment: Assignment) -> Executor:
     checkpoints = JobCheckpoints(context.storage, assignment, context.facts, place, clock=context.clock)
     reporter = ControlReporter(context.runtime, context.outbox, context.reports, checkpoints, context.clock)
     times = Stopwatch(context.clock)
-    whole = assignment  # later the same with all inputs in the storage
+    whole = assignment  # later replaced by an assignment with all inputs in the storage
 
     async def launch() -> lifecycle.Started | lifecycle.NotStarted | lifecycle.LimitPassed:
         if (limit := check_compute_limit(assignment, 0.0)) is not None:

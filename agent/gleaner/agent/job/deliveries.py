@@ -31,12 +31,12 @@ class Deliveries:
     """Puts a report into the agent's outbox."""
     clock: Clock
     is_wanted: bool = False
-    """True if control has reported that a result waits for delivery."""
+    """True if control has reported that a result is waiting for delivery."""
     is_busy: bool = False
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def stop(self) -> None:
-        """Deliver nothing more, and abandon a delivery that is under way."""
+        """Start no further delivery, and abandon one that is under way."""
         self._stop.set()
 
     async def run(self) -> None:
@@ -53,7 +53,8 @@ class Deliveries:
             await self.clock.sleep(LOOK_EVERY_S)
 
     def _deliver_one(self) -> bool:
-        """Deliver one result. Return False if none waits. Raises `ControlSilent` or `ControlRefused`. Blocks."""
+        """Deliver one result. Return False if no result is waiting. Raises `ControlSilent` or `ControlRefused`.
+        Blocks."""
         if (delivery := self.client.take_delivery()) is None:
             return False
         facts = {"job": delivery.job, "attempt": delivery.attempt, "number": delivery.number}

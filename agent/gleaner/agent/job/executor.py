@@ -1,4 +1,4 @@
-"""Do the steps of `job.lifecycle` for one job, one after the other, and feed the outcomes back to it.
+"""Carry out the steps of `job.lifecycle` for one job, one after the other, and feed the outcomes back to it.
 
 This is the only executor of `lifecycle.step`. Agents use it with a reporter that informs control, and `glean run` with
 one that has Slurm start the job again. Blocking work runs in separate threads. All decisions are made on the event
@@ -51,12 +51,14 @@ class _SaveUnderWay:
     """A save that has begun. `cost` is the cost of saves as known at that time, and None without measurements."""
 
     began_s: float
-    """By the monotonic clock, so that setting the node's clock during a save does not change its measured cost."""
+    """The instant of its beginning by the monotonic clock, so that setting the node's clock does not change the
+    measured cost."""
     slot: Slot
     cost: SaveCost | None
 
     def expected_s(self, load: Load) -> float | None:
-        """Return the expected time of the save, given the saves that ran beside it; None without measurements."""
+        """Return the expected time of the save, given the saves that ran at the same time; None without
+        measurements."""
         at_once = self.slot.at_once
         return None if self.cost is None else self.cost.all_s([load.mib] * at_once, at_once=at_once)
 
@@ -75,7 +77,8 @@ class Executor:
     times: Stopwatch
     silence: Silence = field(default_factory=Silence)
     forgets_failures: bool = False
-    """True if each order to vacate is a new one: earlier failed saves do not count, and the job computes in between."""
+    """True if each order to vacate is a new one, for which earlier failures do not count since the job computed in
+    between."""
     memory_bytes: int = 0
     """The memory in use at the last measurement."""
     since_s: float = 0.0
@@ -146,12 +149,12 @@ class Executor:
 
     @property
     def is_saving(self) -> bool:
-        """True if the job's memory is being saved or waits to be saved."""
+        """True if the job's memory is being saved or is waiting to be saved."""
         return isinstance(self.state, lifecycle.Saving)
 
     @property
     def is_storing(self) -> bool:
-        """True if some of the job's state can still be stored, given the time."""
+        """True if some of the job's state can still be stored in the time that is left."""
         if isinstance(self.state, lifecycle.Running):  # its save has failed and will be tried again
             return self.state.vacating and self.state.failed_saves < lifecycle.SAVE_TRIES
         return isinstance(self.state, lifecycle.Saving | lifecycle.Signalled | lifecycle.Storing | lifecycle.Finishing)
@@ -175,7 +178,7 @@ class Executor:
 
     @property
     def load(self) -> Load:
-        """The job as a save to be made, with its memory and the way to save it."""
+        """The job's next save, as input for an estimate, with the job's memory and the way to save it."""
         return Load(self.memory_bytes, Way.SELF if self.assignment.spec.saves_itself else self.context.way)
 
     def feed(self, event: lifecycle.Event) -> None:
@@ -219,7 +222,7 @@ class Executor:
                 self.context.clock.start(self._await_exit, container, loop)
             while not isinstance(self.state, lifecycle.Ended) or not self._todos.empty():
                 await self._do(await self._todos.get())
-        except Exception as error:  # our bug: the process must not keep running unseen, nor the job come back here
+        except Exception as error:  # our bug: the process must not run on unseen, and the job must not return
             if (container := self.container) is not None:
                 await asyncio.to_thread(self._kill, container)
             self._report_return(ReturnReason.NODE_FAULT, f"the agent broke: {error!r}")
@@ -235,7 +238,7 @@ class Executor:
             loop.call_soon_threadsafe(self.feed, event)
 
     def _report_pending(self) -> None:
-        """Send at once the report that still waits, perhaps because its container cannot be removed.
+        """Send at once the report that is still waiting, perhaps because the job's container cannot be removed.
 
         A job counts as unstarted if control has no report of it when the agent deregisters.
         """
@@ -335,7 +338,7 @@ class Executor:
         return isinstance(self.state, lifecycle.Saving) and self.state.vacating
 
     def _is_in_time(self, at_once: int) -> bool:
-        """Return True if a save that begins now, with `at_once` saves running in all, probably ends in time."""
+        """Return True if a save that begins now, with `at_once` saves running in total, probably ends in time."""
         expected_s = self.context.estimates.expected_s(self.load, at_once=at_once)
         return self.context.clock.now_s() + expected_s <= self.context.hard_stop_s()
 
@@ -356,7 +359,8 @@ class Executor:
             self._pause(container)
 
     def _pause(self, container: ContainerId) -> None:
-        """Pause the job, unless another call failed to while this one waited for it, since each try takes seconds."""
+        """Pause the job, unless another call failed to do so while this one was waiting, since each try takes
+        seconds."""
         came_s = self.context.clock.monotonic_s()
         with self._pausing:
             if self._pause_error_s >= came_s:
@@ -368,7 +372,8 @@ class Executor:
                 raise
 
     def _save(self, container: ContainerId) -> NewCheckpoint | lifecycle.SaveFailed:
-        """Pause, checkpoint and publish. The container stays paused, since it must not end before the publication."""
+        """Pause the container, and publish its checkpoint. The container stays paused, since it must not end before the
+        publication."""
         context = self.context
         try:
             self.measure_memory()
@@ -439,7 +444,7 @@ class Executor:
             self.reporter.warn("its save is lost if this agent ends before control hears of it", error)
 
     def _look_at_writes(self, container: ContainerId) -> None:
-        """Check how much the job has written, if its silence has a limit. Called before and after each save."""
+        """Check how much the job has written, if its silence has a limit. This is called before and after each save."""
         if self.assignment.spec.silent_limit_s is not None:
             written_bytes = self.context.runtime.written_bytes(container)
             self.silence.record_look(written_bytes, self.times.slice().compute_s)
@@ -454,7 +459,7 @@ class Executor:
             self.reporter.warn("cannot let it go on", error)
 
     def _signal(self, container: ContainerId, name: str) -> None:
-        """Send the signal, and before that let the container continue, since a paused process would not receive it."""
+        """Let the container continue and send it the signal, which a paused process would not receive."""
         self._signal_s = self._signal_s or self.context.clock.monotonic_s()
         self.times.switch_to(Activity.SAVING)
         try:
@@ -526,9 +531,9 @@ class Executor:
             self._end(self._container)
 
     def _report_return(self, why: ReturnReason, detail: str) -> None:
-        # The storage might not be mounted on this node. That cannot be concluded if the agent did not wait for it
-        # because the agent ends. If the job has run here or has a checkpoint, they might be to blame themselves.
-        # Control can compare nodes.
+        # The storage might not be mounted on this node. That cannot be concluded if the agent did not wait for the
+        # storage because the agent is ending. If the job has run here or has a checkpoint, the job or the checkpoint
+        # might be to blame. Control can compare nodes.
         leaves = self.context.clock.now_s() >= self.context.hard_stop_s() or self._had_to_vacate
         is_storage = why is ReturnReason.STORAGE_FAULT and not leaves
         self.node_fault = not self.has_run and (is_storage or why is ReturnReason.NODE_FAULT)

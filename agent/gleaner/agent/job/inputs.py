@@ -2,10 +2,10 @@
 
     WORK/AGENT/inputs-HEX/NAME     what the container sees at /inputs/NAME
 
-Jobs with the same inputs share one folder, which is removed with the last of them. Checkpoints do not contain inputs,
-so they are copied to the node before each start and each restore. Inputs from URLs are in the storage by then
-(`url_inputs`). All calls block as long as the storage does, so make them in a worker thread. Nothing waits for them at
-the agent's end.
+Jobs with the same inputs share one folder, which is removed with the last of these jobs. Checkpoints do not contain
+inputs, so the inputs are copied to the node before each start and each restore. Inputs from URLs are in the storage by
+then (`url_inputs`). All calls block as long as the storage does, so make them in a worker thread. Nothing waits for
+them at the agent's end.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Inputs:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def folder(self, assignment: Assignment) -> Path | None:
-        """Return the folder with what the job sees in `/inputs`; None if it has no such inputs."""
+        """Return the folder that the job sees as `/inputs`; None if no input is shown there."""
         shown = sorted(f"{one.name} {one.content}" for one in assignment.stored_inputs if not one.into_job)
         if not shown:
             return None
@@ -94,7 +94,7 @@ class Inputs:
         return self.place / f"inputs-{hashlib.sha256(words.encode()).hexdigest()[:16]}"
 
     def stage(self, assignment: Assignment, stop: threading.Event) -> None:
-        """Bring the inputs that the job sees in `/inputs`, unless they are here for another job."""
+        """Copy the inputs that the job sees in `/inputs` to the node, unless they are already there for another job."""
         path = self.folder(assignment)
         if path is None:
             return

@@ -40,7 +40,7 @@ TRUSTED_FOR_S = 3600.0
 """The time for which the next checkpoint can rely on blocks that a restore has read, without reading them again. At an
 agent's end, the same holds for blocks that the agent itself has written."""
 LONGEST_CHAIN = 8
-"""The largest number of checkpoints in a row that share files, so at most as many break with a damaged shared file."""
+"""The largest number of checkpoints in a row that share files. A damaged file breaks at most this many."""
 LONGEST_CHAIN_AT_THE_END = 2 * LONGEST_CHAIN
 """The same number at an agent's end, where a full save might be too late."""
 
@@ -54,7 +54,7 @@ class Chain:
 
     @classmethod
     def of(cls, facts: Mapping[str, object]) -> "Chain | None":
-        """Return the place of a checkpoint with these facts; None if they do not name it.
+        """Return the place of a checkpoint with these facts; None if the facts contain no place.
 
         >>> Chain.of({"chain": "3/1", "place": 2})
         Chain(name='3/1', place=2)
@@ -138,7 +138,7 @@ class JobCheckpoints:
                     raise StorageError(f"{error}; there was no time to look for it again") from error
 
     def missing_here(self, archive: FolderArchive | None) -> str:
-        """Return one line with what this node lacks to restore the archive; empty if it lacks nothing."""
+        """Return one line that names what this node lacks to restore the archive; empty if it lacks nothing."""
         checkpoint = self.assignment.checkpoint
         if archive is None or checkpoint is None or not checkpoint.has_memory:
             return ""
@@ -151,7 +151,7 @@ class JobCheckpoints:
 
     @property
     def is_first(self) -> bool:
-        """True if the next checkpoint is the first one known of the job, and is therefore a full one."""
+        """True if no earlier checkpoint of the job is known, so that the next one is a full one."""
         return self._latest is None
 
     @property
@@ -238,7 +238,8 @@ class JobCheckpoints:
         return None
 
     def _archive_before(self) -> FolderArchive | None:
-        """Return the latest checkpoint's archive, if it can be opened. A restored one knows which blocks were read."""
+        """Return the latest checkpoint's archive, if it can be opened. If the job was restored from it, the archive
+        knows which blocks were read."""
         restored, self._restored_archive = self._restored_archive, None
         is_fresh = self.clock.monotonic_s() - self._restored_s < TRUSTED_FOR_S
         if restored is not None and is_fresh and self._latest is self.assignment.checkpoint:
@@ -272,7 +273,8 @@ class JobCheckpoints:
 
 
 def why_unfit(facts: Mapping[str, object], node: NodeFacts) -> str:
-    """Return one line with what this node lacks to restore a process whose checkpoint has these facts; "" if nothing.
+    """Return one line that names what this node lacks to restore a checkpoint with these facts, or "" if it lacks
+    nothing.
 
     The line is also empty if the checkpoint does not describe the node that saved it, or does so in another format.
     """

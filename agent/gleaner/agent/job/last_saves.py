@@ -31,7 +31,7 @@ class LastSaves:
         return any(job.is_given_up for job in self.jobs)
 
     def took_s(self, now_s: float) -> float | None:
-        """Return the time that the saves took, up to now if one was abandoned; None if none was finished."""
+        """Return the time that the saves took, up to now if one was abandoned; None if no save was finished."""
         if self.was_late:
             return max(now_s - self.began_s, 0.0)
         ends_s = [job.last_save_s for job in self.jobs if job.last_save_s >= self.began_s]

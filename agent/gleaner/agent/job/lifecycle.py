@@ -1,6 +1,6 @@
 """One job on one node, as a pure step function that turns an event into the next state and the things to do.
 
-The executor (`job.executor`) does these things, one after the other, and feeds the outcomes back. There is no clock and
+The executor (`job.executor`) carries them out, one after the other, and feeds the outcomes back. There is no clock and
 no I/O here. A job is safe because of the order of the things to do. A process is killed only after its checkpoint is
 published, and a published checkpoint is reported at once, before anything else can fail. After a periodic save a
 process continues only when the report can no longer be lost with the agent.
@@ -23,7 +23,7 @@ NO_CHECKPOINT = "no checkpoint was published before the agent's end"
 
 
 class Unexpected(Exception):
-    """An event that cannot happen in this state, so it is our bug."""
+    """An event that cannot happen in this state, and therefore shows a bug of ours."""
 
 
 # ── states ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -31,7 +31,7 @@ class Unexpected(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Preparing:
-    """Its folder and container are being made. With `vacating` the job must not begin to compute."""
+    """The job's folder and container are being made. With `vacating` the job must not begin to compute."""
 
     saves_itself: SelfSave | None = None
     vacating: bool = False
@@ -40,7 +40,7 @@ class Preparing:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Its process runs. With `vacating` its agent is ending, and failed saves count from then on.
+    """The job's process runs. With `vacating` the agent is ending, and failed saves count from then on.
 
     Failed periodic saves do not count. Of the failures since the last checkpoint, `failure` is the one to report
     (`_failure_to_report`).
@@ -55,7 +55,8 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """It is paused, or soon will be, and its checkpoint is being written. With `periodic` it continues afterwards."""
+    """The job is paused, or soon will be, and its checkpoint is being written. With `periodic` it continues
+    afterwards."""
 
     container: ContainerId
     failed_saves: int = 0
@@ -66,7 +67,7 @@ class Saving:
 
 @dataclass(frozen=True, slots=True)
 class Signalled:
-    """Its process has been sent the signal to save itself and exit. `vacating` is as in `Running`."""
+    """The job's process has been sent the signal to save itself and exit. `vacating` is as in `Running`."""
 
     container: ContainerId
     saves_itself: SelfSave
@@ -75,14 +76,14 @@ class Signalled:
 
 @dataclass(frozen=True, slots=True)
 class Storing:
-    """Its process has saved itself and exited, and its folder is being published as a checkpoint."""
+    """The job's process has saved itself and exited, and the job's folder is being published as a checkpoint."""
 
     container: ContainerId
 
 
 @dataclass(frozen=True, slots=True)
 class Finishing:
-    """Its process exited on its own, and its folder is being published."""
+    """The job's process exited on its own, and the job's folder is being published."""
 
     container: ContainerId
 
@@ -163,7 +164,8 @@ class VacateAsked:
 
 @dataclass(frozen=True, slots=True)
 class AgentEnds:
-    """The clock, control or Slurm requires all jobs of the agent to be saved. The event repeats until they are."""
+    """The clock, control or Slurm requires all jobs of the agent to be saved. This event is repeated until they are
+    saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,7 @@ class SaveFailed:
 
 @dataclass(frozen=True, slots=True)
 class OutOfTime:
-    """The agent's end has come, so it no longer waits for a publication.
+    """The agent's end has come, so the agent no longer waits for a publication.
 
     `storage_fault` describes the storage's failure, if that was the reason.
     """
@@ -224,7 +226,7 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Pause, checkpoint, publish."""
+    """Pause the container, and write and publish its checkpoint."""
 
     container: ContainerId
 
@@ -341,7 +343,7 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
             return Ended(), [Clean()]
         case Preparing(), NotStarted(ReturnReason() as why, detail):
             return Ended(), [ReportReturned(why, detail), Clean()]
-        case Preparing(dropped=dropped), LimitPassed(detail, limit):  # nothing was made
+        case Preparing(dropped=dropped), LimitPassed(detail, limit):  # no container was made
             return Ended(), [] if dropped else [ReportStopped(detail, limit)]
         case Preparing(), VacateAsked() | AgentEnds() | OutOfTime():
             return replace(task, vacating=True), []
@@ -350,7 +352,7 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
 
         case Running(container, failed, vacating=False, saves_itself=None, failure=failure), SaveDue():
             return Saving(container, failed, periodic=True, failure=failure), [Save(container)]
-        case _, SaveDue():  # it saves itself, or is already being saved
+        case _, SaveDue():  # the job saves itself, or is already being saved
             return task, []
 
         case Running(container, saves_itself=SelfSave() as how), VacateAsked() | AgentEnds():
@@ -402,7 +404,7 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
             return task, []
         case ((Running(container) | Saving(container) | Signalled(container)), LimitPassed(detail, limit)):
             return Ended(), [Kill(container), ReportStopped(detail, limit), Clean()]
-        case ((Finishing() | Storing()), LimitPassed()):  # it no longer writes, and its folder is being stored
+        case ((Finishing() | Storing()), LimitPassed()):  # the process no longer writes, and the folder is being stored
             return task, []
         case (Signalled(container), OutOfTime()):
             back = ReportReturned(ReturnReason.SAVE_FAILED, "it had not saved itself and exited before the agent's end")
@@ -432,7 +434,8 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
 
 
 def unsaved_line(task: Running | Saving) -> str:
-    """Return why saves have failed since the last checkpoint, as a return would report it, or "" if none has.
+    """Return why saves have failed since the last checkpoint, in the words of a returned job's report, or "" if none
+    has.
 
     >>> unsaved_line(Running("c1", failure=SaveFailed("it has a queue", ReturnReason.UNSAVABLE)))
     'cannot be saved: it has a queue'

@@ -78,8 +78,8 @@ class DiskGuard:
         log.warning("the disk", job=job.assignment.job, verdict=verdict)
         match verdict:
             case TooLarge(detail):
-                with suppress(ContainerExited):  # the executor learns of the exit
-                    with suppress(RuntimeFault):  # it must not write any more before it is killed
+                with suppress(ContainerExited):  # the executor learns of the exit by itself
+                    with suppress(RuntimeFault):  # the job must not write any more before it is killed
                         await asyncio.to_thread(self.runtime.pause, container)
                     job.feed(lifecycle.LimitPassed(detail))
             case InTheWay(detail, at_once=True):

@@ -53,11 +53,12 @@ class Reporter(Protocol):
         ...
 
     def flush_output(self) -> None:
-        """Pass on the output so far, as far as there is room for it."""
+        """Pass on the output that has arrived, as far as there is room for it."""
         ...
 
     def end_output(self) -> Mark:
-        """Pass on all output, with open lines, of a process that will not be restored. Return the final position."""
+        """Pass on all output, including open lines, of a process that will not be restored. Return the final
+        position."""
         ...
 
     def record_save(self, checkpoint: Checkpoint) -> None:
@@ -74,7 +75,7 @@ class Reporter(Protocol):
     def report_saved(self, checkpoint: Checkpoint, spent: Slice, measured: SaveMeasurement | None) -> None:
         """Report the published checkpoint with which the attempt ends.
 
-        The container was paused before its output was marked, so it has written nothing more.
+        The container was paused before its output was marked, so it has written nothing since then.
         """
         ...
 

@@ -31,7 +31,7 @@ class Silence:
         self._written_bytes = written_bytes
 
     def forget_count(self) -> None:
-        """Treat the next count as the first, because CRIU's writes (some 2 KB) count as those of the job it saves."""
+        """Treat the next count as the first, because CRIU's writes (some 2 KB) are counted as those of the job."""
         self._written_bytes = None
 
     def length_s(self, computed_s: float) -> float:

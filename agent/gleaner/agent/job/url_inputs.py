@@ -1,8 +1,8 @@
 """The inputs that an agent fetches from URLs.
 
-The first fetched content is stored like an input that a user has sent, and control records it. All later slices and all
-jobs that were submitted together read exactly these bytes, even if the server's content has changed. An agent fetches
-an input, or asks control for it, only once for all of its jobs that were submitted together.
+The content that is fetched first is stored like an input that a user has sent, and control records it. All later slices
+and all jobs that were submitted together read exactly these bytes, even if the server's content has changed. An agent
+fetches an input, or asks control for it, only once for all of its jobs that were submitted together.
 
     WORK/AGENT/fetch-N     a file on its way from a URL to the storage
 """
@@ -39,16 +39,16 @@ class _Turn:
 
 @dataclass(slots=True)
 class UrlInputs:
-    """Fetches inputs for one agent. Safe for threads."""
+    """The means by which one agent fetches inputs. Safe for threads."""
 
     place: Path
     """The agent's own folder on the node's disk."""
     storage: FolderStorage
     clock: Clock
     fetch: Callable[[UrlInput, Path, FetchRules, threading.Event], int]
-    """Fetches into a new file, as `transfer.file_transfers.Transfers.fetch` does."""
+    """Fetches a URL into a new file, as `transfer.file_transfers.Transfers.fetch` does."""
     fix_input: Callable[[int, int, InputFetched], StoredInput | None]
-    """Asks control, as `ControlClient.fix_input` does."""
+    """Asks control which input counts, as `ControlClient.fix_input` does."""
     _turns: dict[tuple[int, str], _Turn] = field(default_factory=dict[tuple[int, str], _Turn])
     """The turns, by submission and input name."""
     _numbers: Iterator[int] = field(default_factory=itertools.count)
@@ -102,7 +102,7 @@ class UrlInputs:
         return cast("StoredInput", fixed)
 
     def _ask(self, assignment: Assignment, fetched: InputFetched, stop: threading.Event) -> StoredInput | None:
-        """Return the input that counts, as control answers; None if `fetched` must be stored first."""
+        """Return the input that control has fixed; None if `fetched` must be stored first."""
         give_up_s = self.clock.monotonic_s() + CONTROL_BACK_S
         while True:
             try:

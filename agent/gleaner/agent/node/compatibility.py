@@ -1,8 +1,8 @@
-"""Decide on which nodes a checkpoint can be restored, from their kind and from what a kind lacks. Pure.
+"""Decide on which nodes a checkpoint can be restored, by comparing kinds of nodes. Pure.
 
 A restored process still relies on the features of its old processor, so the new node must have each of them (CRIU's
-`--cpu-cap` checks the same). CRIU reads images from its own version and from older ones. Each runtime family writes
-images that only it can read. A checkpoint without memory fits every node.
+`--cpu-cap` checks the same). CRIU reads images from its own version and from older ones. A checkpoint is restored only
+by the runtime family that saved it. A checkpoint without memory fits every node.
 """
 
 import re
@@ -40,7 +40,8 @@ def kind(*, architecture: str, runtime: str, criu: str, cpu_features: tuple[str,
 
 
 def version(text: str) -> tuple[int, ...]:
-    """Return the first version number in a text, for comparing. It is empty, and so older than any, if there is none.
+    """Return the first version number in a text, for comparing. If there is none, it is empty, and so older than any
+    other version.
 
     >>> version("4.10") > version("4.9.2"), version("4.1.0") == version("Version: 4.1 (gitid 0)"), version("")
     (True, True, ())

@@ -1,8 +1,8 @@
 """Count the jobs' use of their node's disk, and decide which jobs must end or be saved.
 
 A job has a limit of bytes and of files, and the node's file systems keep a reserve that is not for jobs. The runtime
-itself sets a limit where it can (`DockerRuntime`). The count here is for all other cases. It costs little, because it
-stops at a limit, and the longer it takes, the more rarely it is made. The reserve is checked each time.
+itself sets a limit where it can (`DockerRuntime`). The count here is for all other cases. The count costs little,
+because it stops at a limit and becomes rarer the longer it takes. The reserve is checked each time.
 """
 
 import os
@@ -37,7 +37,7 @@ _SHARE = 20
 _LEAST_FREE_INODES = 0.02
 _PRUNE_EVERY_S = 60.0
 _WORTH_MIB = 64
-"""Ending a job that uses less gains nothing."""
+"""Ending a job that uses less than this would gain nothing."""
 _MOST_OPEN = 100_000
 """The maximum number of open files of one container that are checked."""
 _IN_MEMORY = ("/dev/shm/", "/memfd:", "/dev/zero", "/SYSV")  # noqa: S108 - nothing is created there
@@ -101,7 +101,7 @@ def verdicts(
     limits: DiskLimits,
     own_mib: Mapping[ContainerId, int] = MappingProxyType({}),
 ) -> dict[ContainerId, Verdict]:
-    """Return the verdict on each job that must end or be saved. `own_mib` has the limits of jobs that have their own.
+    """Return the verdict on each job that must end or be saved. `own_mib` contains the limits of jobs that specify one.
 
     >>> verdicts({ContainerId("a"): DiskUse(3 * 2**30, 10)}, None, DiskLimits(mib_per_job=2048))
     {'a': TooLarge(detail='it takes at least 3072 MiB of the disk, and may take 2048 MiB (disk_mib_per_job)')}
@@ -133,7 +133,7 @@ def verdicts(
 
 
 def room(data_folders: Sequence[Path | str]) -> Room | None:
-    """Return the space on the fullest of their file systems, or None if none can be read."""
+    """Return the space on the fullest of the folders' file systems, or None if none can be read."""
     rooms: list[Room] = []
     for place in data_folders:
         try:
@@ -181,7 +181,7 @@ class DiskWatch:
             self.room = room([self.work, *self._places()])
 
     def why_short(self) -> str:
-        """Return one line that names what is short, or an empty text if nothing is."""
+        """Return one line that explains which space is short, or an empty text if none is."""
         if self.room is None or not self.is_short:
             return ""
         is_bytes = self.room.free_bytes < self.limits.reserve_mib * _MIB
@@ -193,7 +193,7 @@ class DiskWatch:
     ) -> dict[ContainerId, Verdict]:
         """Return verdicts on jobs that must end or be saved. The call blocks for a limited time.
 
-        `jobs` has their folders, and `own_mib` the limits of those that have their own.
+        `jobs` contains their folders, and `own_mib` the limits of those that specify one.
         """
         self.make_room()
         if self._last_prune_s is None:
@@ -214,14 +214,14 @@ class DiskWatch:
         return self._one_at_a_time(verdicts(uses, self.room, self.limits, own_mib))
 
     def _is_due(self) -> bool:
-        """Return True if it is time for a count, which is earlier if space is short or is used up fast."""
+        """Return True if a count is due. It is due earlier if space is short or is used up fast."""
         now_s = self.clock.monotonic_s()
         free_bytes = self.room.free_bytes if self.room else 0
         is_urgent = self.is_short or free_bytes < self._free_bytes - min(_FALL_MIB * _MIB, self._free_bytes // 8)
         return now_s >= self._next_s or (is_urgent and now_s >= self._urgent_s)
 
     def _one_at_a_time(self, verdicts_here: dict[ContainerId, Verdict]) -> dict[ContainerId, Verdict]:
-        """Leave out a job that must go because of the reserve, until there was time to remove the last one."""
+        """Leave out a job that must go because of the reserve, until there has been time to remove the previous one."""
         for container, verdict in list(verdicts_here.items()):
             if isinstance(verdict, InTheWay) and container != self._leaving:
                 if self.clock.monotonic_s() < self._removal_end_s:
@@ -283,9 +283,9 @@ def deleted_open_files(
 ) -> dict[ContainerId, DiskUse]:
     """Return the disk use of nameless files that each container's processes hold open, except those in memory.
 
-    Such files take space, but no count of folders finds them. The processes are found by their cgroup, whose last part
-    is the container's own. They run under the agent's account, so the kernel lets the agent see their open files,
-    unless the processes forbid it.
+    Such files take space, but no count of folders finds them. The processes are found by their cgroup, since the last
+    part of its path contains the container's id. They run under the agent's account, so the kernel lets the agent see
+    their open files, unless the processes forbid it.
     """
     files: dict[ContainerId, dict[tuple[int, int], int]] = {}
     hiding: set[ContainerId] = set()

@@ -38,9 +38,9 @@ def node_facts(
 ) -> NodeFacts:
     """Return the node's facts from the settings, or else from Slurm's environment, or else from the kernel.
 
-    Jobs can use all its memory except the head room of restores. `mounts` are the folders that jobs can mount. Folders
-    that do not exist, or that would show jobs one of `own`, are left out. `fetches` are the schemes of inputs' URLs.
-    `disk_mib` is the maximum that a job is allowed to write.
+    Jobs can use all of the node's memory except the head room for restores. `mounts` are the folders that jobs can
+    mount. Folders that do not exist, or that would show jobs one of the folders `own`, are left out. `fetches` are the
+    schemes of URLs from which inputs can be fetched. `disk_mib` is the maximum that a job is allowed to write.
     """
     memory_mib = memory_mib or _from_slurm("SLURM_MEM_PER_NODE") or _total_memory_mib()
     return NodeFacts(

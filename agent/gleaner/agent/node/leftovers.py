@@ -37,7 +37,7 @@ def remove_folders(work: Path, *, agent: str, now_s: float) -> None:
 
     This is only for an agent that has the whole node.
     """
-    with contextlib.suppress(OSError):  # logs of agents that ended when the storage did not answer
+    with contextlib.suppress(OSError):  # logs that agents left when the storage did not answer at their end
         agent_leftovers.remove_old_logs(str(work), owner_uid=work.stat().st_uid, now_s=now_s)
     for entry in work.iterdir():
         if entry.name == agent or not entry.is_dir():

@@ -44,7 +44,7 @@ SPILL_S = 10.0
 BAD_REQUEST = 400
 SERVER_FAULT = 500
 NO_CONTENT = 204
-"""The status with which control accepts a report. Any other success comes from a proxy in between."""
+"""The status with which control accepts a report. Any other status of success comes from a proxy in between."""
 FORBIDDEN, CONFLICT = 403, 409
 TOO_LARGE, UNPROCESSABLE = 413, 422
 _FINAL = frozenset({FORBIDDEN, CONFLICT})
@@ -93,7 +93,7 @@ class ControlClient:
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self._urls = [url.rstrip("/") for url in urls]
-        """The addresses of the agents' door, of which the first is the one that answered last."""
+        """The addresses of control's port for agents. The first one is the one that answered last."""
         self._name, self.token_hash = name, hash_of(token)
         # trust_env=False, since a proxy for the outside world must not see the token and does not reach control.
         self._http = httpx.Client(
@@ -117,7 +117,8 @@ class ControlClient:
         return self._ask(f"/agents/{self._name}/beat", heartbeat, Orders)
 
     def fix_input(self, job: int, attempt: int, fetched: InputFetched) -> StoredInput | None:
-        """Report a fetched input, and return the one that counts; None if control does not find it stored."""
+        """Report a fetched input, and return the one that the job must read; None if control does not find it in the
+        storage."""
         return self._ask(f"/jobs/{job}/attempts/{attempt}/input", fetched, InputFixed).input
 
     def take_delivery(self) -> Delivery | None:
@@ -169,7 +170,7 @@ class ControlClient:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Report:
-    """One message that must reach control at some time. `log_bytes` is the memory that its output lines use."""
+    """One message that must eventually reach control. `log_bytes` is the memory that its output lines use."""
 
     path: str
     message: Message
@@ -182,7 +183,8 @@ class Report:
 
     @property
     def sequence(self) -> str:
-        """The sequence of the report, which is that of an attempt or of its output. Within it the order is kept."""
+        """The sequence of the report, which is that of an attempt or of its output. The order within a sequence is
+        kept."""
         return self.path if self.is_log else self.path.rpartition("/")[0]
 
     @property
@@ -211,16 +213,17 @@ class Report:
 
 @dataclass(slots=True)
 class Outbox:
-    """The reports for control, oldest first. Control receives each at least once, and those of an attempt in order.
+    """The reports for control, oldest first. Control receives each report at least once, and the reports of an attempt
+    in order.
 
-    `send` raises `ControlSilent` or `ControlRefused`. A report that control neither accepts nor finally refuses stays
-    here and is tried again. Until then, later reports of its attempt wait, and so does the agent's deregistration,
+    `send` raises `ControlSilent` or `ControlRefused`. A report that control neither accepts nor permanently refuses
+    stays here and is sent again. Until then, later reports of its attempt wait, and so does the agent's deregistration,
     after which control would give the attempt to others. Reports of other attempts do not wait. Lines of output delay
     only later lines.
 
     `keep` writes reports that must not be lost into a folder on the shared storage, in which control finds them. These
-    are the saves of a job while the agent is alive, and all other reports at the agent's end, in case control is away.
-    Control might receive a report both ways, and the second time changes nothing.
+    are the saves of a job while the agent is alive, and all other reports at the agent's end, in case control cannot be
+    reached. Control might receive a report in both ways, in which case the second copy changes nothing.
     """
 
     send: Callable[[str, str], object]
@@ -279,7 +282,7 @@ class Outbox:
                 raise ControlSilent(f"not accepted, to be tried again: {next(iter(stuck.values()))}")
 
     def _next(self, stuck: Collection[str]) -> Report | None:
-        """Return the first report that may be sent now."""
+        """Return the first report that can be sent now."""
         is_stuck = False
         for report in self._waiting.copy():
             if isinstance(report.message, Deregistration) and is_stuck:
@@ -296,7 +299,8 @@ class Outbox:
                 self._waiting[at : at + 1] = others
 
     def keep(self, prefix: str, folder: Path) -> None:
-        """Write the waiting reports below the path `prefix` into `folder`, unless they are there. Raises `OSError`.
+        """Write the waiting reports below the path `prefix` into `folder`, unless they are already there. Raises
+        `OSError`.
 
         All of them are on the disk when this function returns, so that control has them even if this agent is killed. A
         sequence is written in order, since otherwise control would refuse the earlier reports as too old. Lines of

@@ -1,7 +1,7 @@
 """One job's output on its way from the container to control.
 
 A thread reads the container's log into a buffer, from which the event loop takes batches. Lines are numbered over the
-job's whole life, all slices together. A line that is still open when the job is saved is stored in the checkpoint, so
+job's whole life, across all slices. A line that is still open when the job is saved is stored in the checkpoint, so
 that the next slice can complete it.
 
 The buffer is limited, because all jobs on the node share the agent's memory. While a job runs, the rest of its output
@@ -21,7 +21,7 @@ from gleaner.agent.reporting.output_lines import OutputLines
 
 BATCH = 2000
 BATCH_BYTES = 2**20
-"""The limit of one batch. Control accepts no body above 8 MiB, and JSON can need six bytes for a letter."""
+"""The limit of one batch. Control accepts no body above 8 MiB, and JSON can need six bytes for one character."""
 BUFFER_BYTES = 8 * 2**20
 """The memory limit for one job's lines that wait for control."""
 RATE_BYTES_S = 2**20
@@ -71,7 +71,7 @@ class Rate:
     since_s: float
 
     def allows(self, now_s: float) -> bool:
-        """Return True if more may be read. `now_s` is by the monotonic clock.
+        """Return True if more can be read now. `now_s` is by the monotonic clock.
 
         >>> rate = Rate(bytes_s=10, most_bytes=100, allowance_bytes=-5, since_s=0)
         >>> [rate.allows(now_s) for now_s in (0.2, 0.6)]
@@ -121,7 +121,8 @@ class JobLog:
     def follow(self, output: Iterable[tuple[int, bytes]], *, may_wait: Callable[[], bool]) -> None:
         """Read the output to its end, in a thread of its own.
 
-        If the buffer is full or the output too fast, wait while `may_wait` returns True, or else drop the oldest lines.
+        If the buffer is full or the output is too fast, wait while `may_wait` returns True, or else drop the oldest
+        lines.
         """
         rate = Rate(RATE_BYTES_S, BUFFER_BYTES, BUFFER_BYTES, self.clock.monotonic_s())
         try:
@@ -150,7 +151,7 @@ class JobLog:
                 self.first += dropped
 
     def listen(self, output: Iterable[tuple[int, bytes]]) -> None:
-        """Read the same output live, in a thread of its own, for its open lines."""
+        """Read the same output live, in a thread of its own, to know its open lines."""
         self._live = OutputLines(dict(self._first_beginnings))
         try:
             for _ in self._live.of(self._note_times(output)):
@@ -192,7 +193,8 @@ class JobLog:
         return {_STREAMS[number]: base64.b64encode(line).decode() for number, line in beginnings.items()}
 
     def end_lines(self) -> None:
-        """Turn the open lines into whole lines, which no later slice will complete. Not for a job that was saved."""
+        """Turn the open lines into whole lines, because no later slice will complete them. Do not call this for a saved
+        job."""
         self._mark_gap()
         for line in self._split.rest():
             self._append(line)

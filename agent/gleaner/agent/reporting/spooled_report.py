@@ -1,7 +1,7 @@
 """A report that waits on the storage for control, with the proof that its agent has written it.
 
-The key of the proof is the hash of the agent's token, which only the agent and control know. So a file is trusted for
-its proof and not for the folder that contains it.
+The key of the proof is the hash of the agent's token, which only the agent and control know. So a file is trusted
+because of its proof and not because of the folder that contains it.
 """
 
 import hashlib
@@ -35,7 +35,8 @@ def prove(path: str, body: str, token_hash: str) -> SpooledReport:
 
 
 def hash_of(token: str) -> str:
-    """Return the hash that control stores of a token. One round of SHA-256 suffices for 256 random bits."""
+    """Return the hash of a token, which control stores in its place. One round of SHA-256 suffices for 256 random
+    bits."""
     return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
 
 

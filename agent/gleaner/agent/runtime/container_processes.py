@@ -1,7 +1,7 @@
-"""Read from /proc what containers' processes have written, and the memory of their cgroups.
+"""Read from /proc how much containers' processes have written, and read the memory of their cgroups.
 
-A container's processes are found by their cgroup, whose last part is the container's own. So both runtimes, and both
-versions of cgroups, are read in the same way.
+A container's processes are found by their cgroup, since the last part of its path contains the container's id. So both
+runtimes, and both versions of cgroups, are read in the same way.
 """
 
 import re
@@ -66,5 +66,6 @@ def memory_bytes(container: ContainerId) -> int | None:
 
 
 def _cgroups(process: Path) -> list[tuple[str, str, str]]:
-    """Return controllers, path, and the path's last part, for each cgroup of a process (cgroups(7))."""
+    """Return the controllers, the path, and the container's id in the path, for each cgroup of a process
+    (cgroups(7))."""
     return _CGROUP.findall((process / "cgroup").read_text(errors="replace"))

@@ -1,7 +1,7 @@
 """Start, save, restore, end and measure containers, in the core that both runtimes share.
 
 An adapter finds, makes, starts and stops containers (`docker_runtime`, `helper_runtime`). The saved and restored data
-pass between root's shim and the agent in the same way, whichever adapter started the container (`criu_streams`).
+pass between the shim and the agent in the same way, whichever adapter started the container (`criu_streams`).
 """
 
 import json
@@ -70,13 +70,13 @@ class ContainerRuntime(Runtime):
         """True if restored processes run before all their memory is loaded."""
         self._memory: dict[ContainerId, LazyMemory] = {}
         self._inits_lines: dict[ContainerId, Callable[[], str]] = {}
-        """Functions that return the line of each container's init, once it has ended."""
+        """For each container, a function that returns the line of its init once the init has ended."""
         self._adrift: set[ContainerId] = set()
         """Containers whose last unpause is unconfirmed, so that the engine might consider them paused."""
 
     @cached_property
     def _handshakes(self) -> Path | None:
-        """The folder in which root's shim connects to the agent, or None if this node has no shim."""
+        """The folder in which the shim connects to the agent, or None if this node has no shim."""
         return self._find_handshakes()
 
     @abstractmethod
@@ -112,7 +112,7 @@ class ContainerRuntime(Runtime):
 
     @abstractmethod
     def _wait(self, container: ContainerId) -> tuple[End, bool] | None:
-        """Wait a while for the end, and return None if it has not come.
+        """Wait a while for the container's end, and return None if it is still running.
 
         The second value is True if the container was killed at its own limit.
         """
@@ -141,7 +141,7 @@ class ContainerRuntime(Runtime):
     def _restore(
         self, spec: ContainerSpec, archive: FolderArchive, handshakes: Path, memory: LazyMemory | None
     ) -> ContainerId:
-        image = archive.facts.get("image_id")  # the original image, as its name might have moved
+        image = archive.facts.get("image_id")  # the original image, as its name might mean another one by now
         with (
             _reasons(f"cannot restore {spec.name}", cannot_restore, broken=CannotRestore),
             self._made(spec, image if isinstance(image, str) else spec.image, restored=True) as container,
@@ -158,7 +158,7 @@ class ContainerRuntime(Runtime):
 
     @contextmanager
     def _made(self, spec: ContainerSpec, image: str, *, restored: bool) -> Generator[ContainerId]:
-        """Make a container, and pull its image first if it is missing.
+        """Make a container, after pulling its image if the image is missing.
 
         If the context fails, the container is removed.
         """

@@ -1,6 +1,6 @@
 """Explain CRIU's log in plain words: why a job cannot be saved, and what its owner can do about it. Pure.
 
-`KINDS` is the table of kinds, which is also in the docs (docs/user/saving.md).
+`KINDS` is the table of all kinds of failures, which is also in the docs (docs/user/saving.md).
 """
 
 import re
@@ -133,7 +133,7 @@ KINDS = (
 
 
 def cannot_checkpoint(log: str, otherwise: str) -> CannotCheckpoint:
-    """Return the error for a save after which CRIU left this log. `otherwise` is the reason if the log has none.
+    """Return the error for a save after which CRIU left this log. `otherwise` is the reason if the log contains none.
 
     The shim's own reasons are already in plain words and are used unless the table has a better one.
 

@@ -1,10 +1,10 @@
-"""Stream CRIU's images on the agent's side of a save and a restore, and carry out the handshake with root's program.
+"""Stream CRIU's images on the agent's side of a save and a restore, and carry out the handshake with the shim.
 
 With `--stream`, CRIU opens no image file but asks for a pipe for each image (see `privileged.shim.criu_messages`). So
 memory is read from the process once, and written to the storage once.
 
-The agent waits, and root's program on the node connects. This module gives an archive its parts, whichever runtime
-saves. They are CRIU's images, the list of descriptors, and the written files.
+The agent listens on a socket, to which the shim on the node connects. This module writes the same parts of an archive,
+whichever runtime made the container. The parts are CRIU's images, the list of descriptors, and the written files.
 """
 
 import fcntl
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 DESCRIPTORS_PART = "descriptors.json"
 NOT_OURS = "it was not saved by Gleaner's runtime or node helper: it has no list of descriptors"
-"""The reason why an archive without that part is not restored.
+"""The reason why an archive without `DESCRIPTORS_PART` is not restored.
 
-The part lists, in runc's notation, the pipes that were the process's standard streams.
+This part lists, in runc's notation, the pipes that were the process's standard streams.
 """
 INIT_PART = "init"
 """The init with which the container ran, packed by `privileged.shim.own_config`."""
 LAYER_PART = "layer.tar"
 """The files that the container has written outside its job's folder (`privileged.shim.written_layer`)."""
 SEAL_PART = "seal.json"
-"""Root's own notes on what it has saved, for a user job (`privileged.shim.seal`)."""
+"""The shim's notes on what it has saved for a user job (`privileged.shim.seal`)."""
 TIGHT_PART = "tight"
 """A mark that the restore needs more memory than the container's limit (`privileged.shim.head_room`)."""
 _ROOT = 0
@@ -102,7 +102,7 @@ def serve(
 
 
 class _Pumps:
-    """Threads that move bytes, one for each image. The first failure counts and stops the other threads."""
+    """Threads that move bytes, one for each image. The first failure stops the other threads, and `join` raises it."""
 
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
@@ -114,7 +114,7 @@ class _Pumps:
         thread.start()
 
     def _run(self, pump: Callable[[int, str], None], pipe: int, name: str) -> None:
-        with suppress(OSError):  # if the system allows an ordinary user less, the pipe stays small
+        with suppress(OSError):  # if the system allows an ordinary user only a small pipe, it stays small
             fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         try:
             pump(pipe, name)
@@ -141,7 +141,7 @@ def _accept_criu(listener: socket.socket, caller: socket.socket) -> socket.socke
 
 
 class TransferFailed(Exception):
-    """The privileged side could not save or restore. `log` is the end of CRIU's log."""
+    """The privileged side could not save or restore the container. `log` is the end of CRIU's log."""
 
     def __init__(self, status: int, log: str) -> None:
         super().__init__(log[-500:] or f"exit status {status}")
@@ -166,7 +166,7 @@ def restore(handshake: Handshake, archive: FolderArchive, memory: "LazyMemory | 
     """Send everything that CRIU needs for a restore.
 
     Raises `TransferFailed`, `HandshakeFailed`, or the archive's own errors. If the node can load memory later, `memory`
-    begins to send it.
+    begins to send that memory.
     """
     handshake.hear()
     parts = {"descriptors": DESCRIPTORS_PART, "init": INIT_PART} | (
@@ -187,7 +187,7 @@ def restore(handshake: Handshake, archive: FolderArchive, memory: "LazyMemory | 
 
 
 def _send_layer(pipe: int | None, archive: FolderArchive) -> None:
-    """Send the written files. If root's side stops reading them, it gives the reason in its next message."""
+    """Send the written files. If the privileged side stops reading them, it gives the reason in its next message."""
     if pipe is None:
         raise HandshakeFailed("no pipe came for the written files")
     chunks = archive.read(LAYER_PART)
@@ -216,8 +216,8 @@ def _stream_images(
 ) -> Message:
     """Call `stream` for the images, and return the privileged side's last message.
 
-    A stream that breaks off is raised only if CRIU gives no reason, because usually CRIU has failed and therefore
-    stopped asking.
+    The failure of a stream that breaks off is raised only if CRIU gives no reason, because usually CRIU has failed and
+    therefore stopped asking.
     """
     broken: StreamBroken | None = None
     first, descriptor = handshake.hear()
@@ -245,7 +245,8 @@ def _stream_images(
 
 
 def during_handshake(folder: Path, name: str, talk: Callable[[Handshake], None], act: Callable[[], Result]) -> Result:
-    """Call `act`, which makes the privileged side connect under this name, and at the same time `talk` with that side.
+    """Call `act`, which makes the privileged side connect under this name, and at the same time call `talk` for that
+    connection.
 
     If both fail, the failure of `talk` is raised, since it is the cause. Raises `HandshakeFailed` if there was no
     connection.
@@ -281,6 +282,6 @@ def _accept(listener: socket.socket, talk: Callable[[Handshake], None]) -> None:
 
 
 def _turn_away(listener: socket.socket) -> None:
-    """Stop waiting for a side that has not connected by now."""
+    """Stop waiting for the privileged side, which has not connected by now."""
     with suppress(OSError):
         listener.shutdown(socket.SHUT_RDWR)

@@ -1,9 +1,9 @@
 """Find, make, start and stop containers through Docker Engine's API.
 
 A container is started without network, without capabilities and without a way to gain any, as the agent's own user. Its
-only mounts are the job's folder and, read-only, its inputs and the node's folders that root allows. Its memory is saved
-and restored by root's shim, which is registered with the engine as a runtime. An engine without the shim runs only jobs
-that save themselves.
+only mounts are the job's folder and, read-only, its inputs and the node's folders that the privileged settings allow.
+Its memory is saved and restored by the shim, which is registered with the engine as a runtime. An engine without the
+shim runs only jobs that save themselves.
 """
 
 import os
@@ -60,14 +60,14 @@ RUNTIME = "gleaner"
 PATIENCE_S = 120
 """The longest time that the engine can take for an ordinary answer, or can pause within a stream."""
 LONG_PATIENCE_S = 24 * 3600
-"""For calls that last as long as there is data. If the engine dies, they end earlier."""
+"""The time limit of calls that last as long as there is data. If the engine dies, such a call ends earlier."""
 _PULL_PATIENCE_S = 900
 _LOOK_PATIENCE_S = 30
-"""A slow measurement of one container's written files must not delay those of the others."""
+"""The time limit for measuring one container's written files, since a slow measurement must not delay the others."""
 _REMOVE_PATIENCE_S = 60
 _CRIU_PATIENCE_S = 10
 _LOADED_WITHIN_S = 24 * 3600.0
-"""For this long after it was recorded, an image that the engine lacks might still be loading."""
+"""An image that the engine lacks might still be loading for this long after it was recorded."""
 _OOM_KNOWN_WITHIN_S = 1.0
 """The time after a container's end in which the engine might still learn that its memory limit was reached.
 
@@ -90,7 +90,7 @@ class DockerRefusal(RuntimeFault):
 def translate_errors(doing: str) -> Generator[None]:
     """Turn the errors of docker-py and its HTTP libraries, and of a malformed answer, into the runtime's own.
 
-    Only code that asks the engine and reads its answer belongs in this context, because one of our own errors would
+    Only code that calls the engine and reads its answer belongs in this context, because one of our own errors would
     look like the engine's.
     """
     try:
@@ -134,7 +134,8 @@ class DockerRuntime(ContainerRuntime):
         self._attached_outputs: dict[ContainerId, Iterator[bytes]] = {}
         """Connections to the output of each container from its beginning, until `live_output` returns them."""
         self._has_quotas = True
-        """False once the engine has refused to limit what a container writes, as only XFS with project quotas can."""
+        """False once the engine has refused to limit what a container writes, which requires XFS with project
+        quotas."""
         if self._uid == 0:
             raise RuntimeFault("jobs would run as root: start the agent as an ordinary service account")
 
@@ -194,7 +195,7 @@ class DockerRuntime(ContainerRuntime):
         return True
 
     def pull_image(self, spec: ContainerSpec) -> None:
-        """Pull the image by its tag or digest, or else `latest`. Without a tag, the engine would pull all of them."""
+        """Pull the image by its tag or digest, or else by `latest`. Without a tag, the engine would pull all tags."""
         if is_id(spec.image):
             raise ImageMissing(f"the image {spec.image} is not on the node, and an id cannot be pulled: give its name")
         if not self._images_pull:
@@ -290,7 +291,7 @@ class DockerRuntime(ContainerRuntime):
         }
 
     def _refuse_volumes(self, container: ContainerId, spec: ContainerSpec) -> None:
-        """Refuse an image with volumes. Files in a volume are in no layer.
+        """Refuse an image with volumes. Files in a volume are not part of any layer.
 
         They would be lost at each save, and the job would continue to compute without them.
         """
@@ -479,9 +480,9 @@ def _shims_folder(runtimes: Sequence[str]) -> Path:
 
 
 def _annotations(spec: ContainerSpec, *, restored: bool) -> Mapping[str, str]:
-    """Return the annotations by which the shim knows a container.
+    """Return the annotations by which the shim recognizes a container.
 
-    When its `LABEL_END` has passed, the shim gives up on the agent.
+    When the time in `LABEL_END` has passed, the shim gives up on the agent.
     """
     marks = {ANNOTATION_HANDSHAKE: spec.name} | ({ANNOTATION_RESTORE: "yes"} if restored else {})
     return marks | ({ANNOTATION_END: end_s} if (end_s := spec.labels.get(LABEL_END)) else {})

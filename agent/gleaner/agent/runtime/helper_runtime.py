@@ -65,7 +65,7 @@ def _own_errors(do: str, what: object) -> Generator[None]:
 
 
 class RuncRuntime(ContainerRuntime):
-    """A `Runtime` that uses the node's helper, and waits for root in the folder `handshakes`.
+    """A `Runtime` that uses the node's helper. In the folder `handshakes` it listens for the shim.
 
     `images` is a folder of container images that the node might lack (see `images`).
     """
@@ -80,7 +80,7 @@ class RuncRuntime(ContainerRuntime):
 
     @classmethod
     def of_agent(cls, settings: Config, *, images: Path | None = None) -> "RuncRuntime":
-        """Return an agent's runtime that uses the helper in the node's privileged settings."""
+        """Return an agent's runtime that uses the helper named in the node's privileged settings."""
         if os.getuid() != settings.agent_uid:
             raise RuntimeFault(f"the node's helper works for uid {settings.agent_uid}, and this agent is {os.getuid()}")
         handshakes = Path(settings.handshakes)
@@ -159,7 +159,7 @@ class RuncRuntime(ContainerRuntime):
         self._ask("unpause", name=container)
 
     def _paused_name(self, container: ContainerId) -> str:
-        return container  # root's side checks whether it is paused
+        return container  # the shim checks whether the container is paused
 
     def _save(self, container: ContainerId) -> None:
         self._ask("checkpoint", name=container)

@@ -1,13 +1,13 @@
 """Bring container images to a node, and remove them when they are unused.
 
-A name is read as Docker reads it: `pi` is `docker.io/library/pi:latest`. The registry of a pattern and the rest of it
-are compared separately, so that no wildcard extends from one into the other.
+A name is read as Docker reads it: `pi` is `docker.io/library/pi:latest`. The registry and the rest of a pattern are
+compared separately, so that no wildcard extends from one into the other.
 
-A node without an engine that could pull images has image files. They are in a folder (shared, or local to the node)
-with one entry for each container image, whose name is the image's with `_` for each `/` and `:`. The entry is the
+A node without an engine that could pull images uses image files. They are in a folder (shared, or local to the node)
+with one entry for each container image, whose name is the image's name with `_` for each `/` and `:`. The entry is the
 archive that `docker save` writes (`pythia_1.tar`), or an OCI layout (`pythia_1/`, as `skopeo copy` writes it). The
 agent opens them under its own account. A layout is first packed into one unnamed file, so that the node's helper, which
-is root, only reads from a descriptor.
+runs as root, only reads from a descriptor.
 
 A pushed image is loaded from the storage once per node, when its first job needs it.
 
@@ -40,7 +40,7 @@ log = structlog.get_logger()
 IMAGE_PART = "image.tar"
 """The part of a stored image's archive that `docker load` reads."""
 FRESH_S = 600.0
-"""An image that was used more recently always stays, because a job might be about to start from it."""
+"""An image that was used more recently than this always stays, because a job might be about to start from it."""
 _PATIENCE_S = 1800.0
 _LOOK_EVERY_S = 0.2
 

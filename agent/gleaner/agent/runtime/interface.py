@@ -100,7 +100,7 @@ class ContainerSpec:
     """One job's container, with everything that must be the same at the start and at each restore."""
 
     name: str
-    """Unique on the node: `gleaner-JOB-ATTEMPT`."""
+    """A name that is unique on the node (`gleaner-JOB-ATTEMPT`)."""
     image: str
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -139,7 +139,7 @@ LABEL_END = "org.gleaner.end-s"
 
 @dataclass(frozen=True, slots=True)
 class RuntimeFacts:
-    """The runtime here, for the node's facts and for the manifest."""
+    """The facts about this node's runtime, for the node's own facts and for the manifest."""
 
     runtime: str
     criu: str
@@ -228,7 +228,7 @@ class Runtime(Protocol):
         ...
 
     def logs(self, container: ContainerId) -> Iterator[tuple[int, bytes]]:
-        """Yield the output from the container's start to its end, as 1 for stdout or 2 for stderr, and the content.
+        """Yield the output from the container's start to its end, in pieces with 1 for stdout or 2 for stderr.
 
         An incomplete last line might be yielded only when the container has ended.
         """

@@ -7,7 +7,7 @@ _HEADER = struct.Struct(">B3xL")
 
 
 def messages(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield the frames of Docker's stream, each as 1 for stdout or 2 for stderr, and the content.
+    """Yield the content of each frame of Docker's stream, with 1 for stdout or 2 for stderr.
 
     The container must have no terminal. A frame is an 8-byte header (the stream's number, three zeros, the length),
     followed by its content (Docker Engine API, ContainerAttach). If a frame is cut off at the end, the part that

@@ -36,7 +36,7 @@ def replace(path: StrPath, content: bytes, *, mode: int = 0o600) -> None:
 
 def _write_whole(path: StrPath, content: bytes, *, mode: int, sync: bool) -> None:
     draft = f"{os.fspath(path)}.new"
-    with contextlib.suppress(FileNotFoundError):  # a writer that was killed might have left one
+    with contextlib.suppress(FileNotFoundError):  # a writer that was killed might have left its draft
         os.unlink(draft)
     file = os.open(draft, openat.NEW_FILE, 0o600)
     try:

@@ -1,12 +1,12 @@
 """Read image archives, for all programs, and define the one form in which a pushed image is stored.
 
-An image arrives as the archive of `docker save` or as an OCI layout (image-spec, image-layout.md) in one tar file.
-Push, control and the node's helper all read images here, so all of them accept the same archives. Artifacts, signatures
-and attestations are not images and are left out. If there are several images, one is chosen by its name or its kind of
-processor.
+An image arrives as the archive of `docker save` or as an OCI layout (image-spec, image-layout.md) in one tar file. The
+push, control and the node's helper all read images with this module, so they all accept the same archives. Artifacts,
+signatures and attestations are not images and are left out. If there are several images, one is chosen by its name or
+its kind of processor.
 
-The process that opened the archive might still write to it. So an image counts only if each layer that is read has the
-digest that is named in the configuration.
+The process that opened the archive might still write to it. So an image is accepted only if each layer that is read has
+the digest that is named in the configuration.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -159,7 +159,7 @@ class _Archive:
     def _json(self, name: str, digest: str = "") -> tuple[bytes, Any]:
         """Return a small file's bytes, and its JSON content.
 
-        Raises `Hostile` unless it has the given digest, if there is one.
+        Raises `Hostile` if a digest is given and the file has a different one.
         """
         with self._open(name) as file:
             content = file.read(LONGEST_JSON + 1)

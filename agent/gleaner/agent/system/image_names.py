@@ -1,7 +1,7 @@
 """Compare names of container images, which are read as Docker reads them.
 
-For example, `pi` is `docker.io/library/pi:latest`. The registry of a pattern and the rest of it are compared
-separately, so that no wildcard extends from one into the other.
+For example, `pi` is `docker.io/library/pi:latest`. The registry and the rest of a pattern are compared separately, so
+that no wildcard extends from one into the other.
 """
 
 from __future__ import annotations  # the node may have Python 3.9

@@ -1,12 +1,12 @@
 """Exchange messages between programs with different rights, over Unix sockets.
 
-The kernel (SO_PEERCRED) identifies the other side, and nothing else counts. A message is a JSON object with its length
-in four bytes (big endian) before it, and can carry one descriptor.
+Only the kernel (SO_PEERCRED) identifies the other side. A message is a JSON object with its length in four bytes (big
+endian) before it, and can carry one descriptor.
 
-A handshake takes place between root and the agent. The agent listens at HANDSHAKES/NAME. Root makes its own folder,
-listens there on the socket to which `criu --stream` connects, and passes that listening socket to the agent. So CRIU
-communicates directly with the agent (the protocol of CRIU's img-streamer.c). CRIU images are never files that one side
-could change while the other uses them, and root opens none of the agent's paths.
+A handshake takes place between the shim and the agent. The agent listens at HANDSHAKES/NAME. The shim makes its own
+folder, listens there on the socket to which `criu --stream` connects, and passes that listening socket to the agent. So
+CRIU communicates directly with the agent (the protocol of CRIU's img-streamer.c). CRIU images are never files that one
+side could change while the other uses them, and the shim opens none of the agent's paths.
 
 `Server` is for programs that answer requests: the node helper, and the Slurm admin service, which exchanges lines of
 JSON.
@@ -54,7 +54,7 @@ class HandshakeFailed(Exception):
 
 
 def poll_ms(end_s: float) -> float:
-    """Return the time to poll until the next check of the clock, or until the agent's end.
+    """Return how long to poll until the next check of the clock, or until the agent's end.
 
     `end_s` is in seconds since the epoch.
     """
@@ -82,13 +82,13 @@ class Handshake:
         self._patience_s = patience_s
 
     def say(self, message: Message, descriptor: int | None = None) -> None:
-        """Send a message, and a descriptor with it."""
+        """Send a message, and with it a descriptor if one is given."""
         content = json.dumps(message).encode()
         data = _LENGTH.pack(len(content)) + content
         try:
             self.connection.settimeout(self._patience_s)
             sent = send(self.connection, data, descriptor)
-            if sent < len(data):  # `sendall` of nothing fails if the other side has received all and closed
+            if sent < len(data):  # `sendall` of no bytes fails if the other side has received all and closed
                 self.connection.sendall(data[sent:])
         except OSError as error:
             raise HandshakeFailed(f"the other side has gone: {error}") from error
@@ -128,7 +128,7 @@ class Handshake:
 
 
 def send(connection: socket.socket, data: bytes, descriptor: int | None) -> int:
-    """Send bytes, and a descriptor with them. Return the number of bytes sent. Raises `OSError`."""
+    """Send bytes, and with them a descriptor if one is given. Return the number of bytes sent. Raises `OSError`."""
     numbers = [] if descriptor is None else [array.array("i", [descriptor])]
     return connection.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, one) for one in numbers])
 
@@ -176,7 +176,7 @@ def _parse_message(content: bytes) -> Message:
 
 
 def connect(folder: str, name: str, agent_uid: int) -> Handshake:
-    """Connect root's side to the agent that waits under this name. Raises `HandshakeFailed`.
+    """Connect to the agent that listens under this name. Raises `HandshakeFailed`.
 
     The listener's account is read from the kernel, and any other than the agent's is refused. No symbolic link is
     followed. The socket that is checked is the one that is connected to, even if another takes its place in the

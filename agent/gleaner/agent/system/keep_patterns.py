@@ -62,7 +62,8 @@ class Keep:
 def _fits(steps: Sequence[re.Pattern[str] | None], names: Names) -> bool:
     """Return True if the pattern matches the path, or one of the folders in it.
 
-    All places in the pattern that the names so far lead to are followed at the same time, so no pattern takes long.
+    All places in the pattern that the names so far lead to are followed at the same time, so no pattern takes long to
+    match.
     """
     places = _with_skips(steps, {0})
     for name in names:
@@ -75,7 +76,7 @@ def _fits(steps: Sequence[re.Pattern[str] | None], names: Names) -> bool:
 
 
 def _with_skips(steps: Sequence[re.Pattern[str] | None], places: set[int]) -> set[int]:
-    """Return the places, and those after each `**`, which can stand for no folder."""
+    """Return the places, and those after each `**`, which can also stand for no folder at all."""
     found: set[int] = set()
     for first in places:
         place = first

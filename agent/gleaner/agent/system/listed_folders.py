@@ -2,7 +2,7 @@
 
 The path is walked from the root through descriptors, and no symbolic link is followed. Every folder on the way must
 belong to root or, where that suffices, to the agents' account, and others must not be able to replace its entries. So
-no user can put another folder in place of the listed one, neither before a check nor after it.
+no user can put another folder in place of the listed one, either before or after a check.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -61,7 +61,8 @@ def open_listed(path: str, *, owners: Collection[int], own: Sequence[str] = (), 
 
 
 def _identities(path: str) -> Iterator[tuple[int, int]]:
-    """Yield the identity of a file, wherever its links lead, and of each folder above it, or (0, 0) if missing."""
+    """Yield the identity of a file, wherever its links lead, and of each folder above it, or (0, 0) for a missing
+    one."""
     real = Path(path).resolve()
     for place in (real, *real.parents):
         try:

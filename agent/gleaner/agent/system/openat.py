@@ -16,7 +16,7 @@ CHUNK_BYTES = 2**20
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 """The flags that open a folder."""
 NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-"""The errors on opening with `FOLDER` if the name belongs to nothing, to a file, or to a symbolic link."""
+"""The errors on opening with `FOLDER` if the name does not exist, or is that of a file or a symbolic link."""
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -113,7 +113,7 @@ def open_plain(folder: int, name: str) -> int:
 
 
 def read_all(folder: int, name: str, *, most_bytes: int) -> bytes:
-    """Return a small file's content. If the file is larger, return a little more than `most_bytes`."""
+    """Return a small file's contents. If the file is larger, return a little more than `most_bytes`."""
     with closing_fd(open_plain(folder, name)) as file:
         content = b""
         while len(content) <= most_bytes and (chunk := os.read(file, CHUNK_BYTES)):
@@ -193,7 +193,8 @@ def empty(top: int) -> None:
 
 
 def change_mode(itself: int, mode: int) -> None:
-    """Change the mode of an O_PATH descriptor's file. fchmod refuses it, but chmod follows this link to the file."""
+    """Change the mode of an O_PATH descriptor's file. fchmod refuses such a descriptor, but chmod follows its link in
+    /proc to the file."""
     os.chmod(f"/proc/self/fd/{itself}", mode)
 
 

@@ -30,7 +30,7 @@ Names = tuple[str, ...]
 
 
 def pack(folder: int, policy: Policy, image: Sequence[int] = ()) -> Iterator[bytes]:
-    """Yield an open folder's content as chunks of an uncompressed archive (pax), in bounded memory.
+    """Yield an open folder's contents as chunks of an uncompressed archive (pax), in bounded memory.
 
     For overlay's upper layer, `image` are the folders of the image's own layers, the uppermost first. Raises `Hostile`
     for an entry that could not be unpacked later. Raises `OSError` for a file that cannot be read. It also does so for
@@ -89,7 +89,7 @@ class _Packing:
         self._waiting: list[tuple[Names, os.stat_result, bool]] = []
         """Folders that have not been packed yet, with True for one that hides the image's folder of the same name."""
         self._unnamed: list[tuple[Names, os.stat_result]] = []
-        """The folders on the way to the present one that are not in the archive yet, because no file in them is."""
+        """The folders on the way to the current one that are not in the archive yet, because no file in them is."""
 
     def run(self) -> Iterator[bytes]:
         self._waiting.append(((), os.fstat(self._root), False))
@@ -298,8 +298,8 @@ def _decimal_s(time_ns: int) -> str:
 def _walk_readable(start: int, names: Names, leaf: int = openat.FOLDER) -> Generator[int, None, None]:
     """Yield a descriptor as `walk` does, but also pass through our own folders whose mode excludes even us.
 
-    With other flags in `leaf`, the last name is that of a file. Modes are changed for the time of the walk, and
-    restored.
+    With other flags in `leaf`, the last name is that of a file. Modes are changed for the duration of the walk, and
+    then restored.
     """
     with contextlib.ExitStack() as restore_modes:
         here = os.dup(start)

@@ -28,7 +28,7 @@ MALFORMED = (
 )
 """The errors that Python raises for a malformed archive, or malformed JSON in it."""
 LONGEST_HEADER_BYTES = 2**14
-"""The longest header that root reads. Python before 3.11.10 takes minutes for one of a megabyte (CVE-2024-6232)."""
+"""The longest header that is read. Python before 3.11.10 takes minutes for one of a megabyte (CVE-2024-6232)."""
 _LONG_HEADERS = (
     tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
 )  # fmt: skip
@@ -78,7 +78,7 @@ class Policy(NamedTuple):
     has_owners: bool = False
     """Each file is given the owner that the archive names.
 
-    This is only for root, below a folder that only root can enter.
+    This is only for programs that run as root, below a folder that only root can enter.
     """
     has_holes: bool = False
     """Holes in files become holes in the archive. The size that a file can claim through holes is not limited."""
@@ -104,7 +104,7 @@ class Policy(NamedTuple):
     is_live: bool = False
     """Others can change the folder while it is packed.
 
-    Files that they remove are left out, and files that they truncate are filled up.
+    Files that they remove are left out, and files that they truncate are filled with zeros.
     """
     modes: int = 0o7777
     """The bits of a file's mode that are packed."""

@@ -20,7 +20,7 @@ from . import openat
 from .tar_policy import END, Hostile, Policy, ShortMember, steps
 
 _LONGEST_TIME = 40
-"""Characters of a time. Python before 3.11 takes minutes for a number of a million digits."""
+"""The maximum number of characters in a time. Python before 3.11 takes minutes for a number of a million digits."""
 _MOST_LINKS = 200_000
 _LONGEST_LINK = 4095
 _WHITEOUT = ".wh."
@@ -56,7 +56,7 @@ class TarSource:
         return b"".join(parts)
 
     def skip(self) -> None:
-        """Read the rest, because a source might verify its content at its end."""
+        """Read the rest, because a source might verify its data at the end."""
         while self.read(openat.CHUNK_BYTES):
             pass
 

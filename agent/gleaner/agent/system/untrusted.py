@@ -21,7 +21,8 @@ _ESCAPE = re.compile(
 
 
 def text_of(content: bytes) -> str:
-    r"""Return bytes as a text for any file, database or terminal. NUL and bytes that are not UTF-8 are replaced.
+    r"""Return bytes as text that every file, database and terminal accepts. NUL and bytes that are not UTF-8 are
+    replaced.
 
     >>> text_of(b"caf\xe9\0")
     'caf��'
@@ -43,7 +44,7 @@ def json_of(content: bytes | str, *, for_display: bool = False) -> Any:
 
     NaN and infinite numbers, which JSON does not have, become None. A number of many digits is refused, because Python
     before 3.11 takes minutes for a million digits. With `for_display`, NUL, halves of surrogate pairs and bytes that
-    are not UTF-8 are replaced, since no database can store them. It is for texts that are only compared and shown.
+    are not UTF-8 are replaced, since no database can store them. Use it only for texts that are compared and shown.
 
     >>> json_of(b'{"comment": "caf\xe9 \\ud800", "load": NaN, "limit": 1e999}', for_display=True)
     {'comment': 'caf� �', 'load': None, 'limit': None}

@@ -8,9 +8,9 @@ from typing import Literal
 SHUTDOWN_GRACE_S = 3.0
 """In the last seconds before its exit, an agent no longer waits for anything, and abandons calls that hang."""
 EARLY_SAVE_AFTER_S = 120.0
-"""An early save is made after this much computing, or after a sixth of the slice."""
+"""An early save is made after this much computing, or after a sixth of the slice if that is less."""
 ASSUMED_MTBF_S = 7 * 86_400.0
-"""Assumed where periodic saves are on and it is not known how often nodes are lost."""
+"""The mean time between losses that is assumed where periodic saves are on and no mean time is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class AtStake:
 
 
 def saving_order(jobs: Sequence[AtStake]) -> list[int]:
-    """Return the order of saves, as positions, beginning with the job that loses most for each second of its save.
+    """Return the order of saves, as positions, beginning with the job that would lose most for each second of its save.
 
     If the time ends at an unknown instant, this order loses least (Smith's rule for weighted completion times: W. E.
     Smith, "Various optimizers for single-stage production", Naval Research Logistics Quarterly 3, 1956, 59-66). Among
@@ -47,9 +47,9 @@ def save_point_s(*, exit_by_s: float, margin_s: float, save_s: float) -> float:
 def exit_by_s(end_s: float, *, now_s: float, kill_wait_s: float) -> float:
     """Return the planned exit of an agent, which precedes its end `end_s` by Slurm's kill wait.
 
-    Slurm drains a node on which it finds a process after the end. With this exit, a process that hangs in a storage
-    call is killed long before Slurm checks. If the kill wait is more than half of the remaining time (a short grace
-    time), half of that time is used.
+    Slurm drains a node on which it finds a process after the end of its job. With this exit, a process that hangs in a
+    storage call is killed long before Slurm checks. If the kill wait is more than half of the remaining time (a short
+    grace time), half of that time is used.
 
     >>> exit_by_s(1000, now_s=0, kill_wait_s=30), exit_by_s(1000, now_s=960, kill_wait_s=30)
     (970, 980.0)
@@ -58,7 +58,7 @@ def exit_by_s(end_s: float, *, now_s: float, kill_wait_s: float) -> float:
 
 
 def shutdown_grace_s(exit_by_s: float, *, now_s: float) -> float:
-    """Return the length of the phase before its exit in which an agent no longer waits: 3 s, or a fifth of the rest.
+    """Return how long before its exit an agent stops waiting, which is 3 s, or a fifth of the remaining time if less.
 
     >>> shutdown_grace_s(1000, now_s=0), round(shutdown_grace_s(1000, now_s=996.7), 2)
     (3.0, 0.66)
@@ -84,7 +84,7 @@ def optimal_interval_s(save_s: float, mtbf_s: float) -> float:
 
     Daly's higher order estimate is used: J. T. Daly, "A higher order estimate of the optimum checkpoint interval for
     restart dumps", Future Generation Computer Systems 22(3), 2006, 303-312, equation 37. If losses are so frequent that
-    a save takes at least twice the mean time between them, that time is returned.
+    a save takes at least twice the mean time between them, that mean time is returned.
 
     >>> round(optimal_interval_s(10, 6 * 3600) / 60, 1)
     10.8
@@ -100,8 +100,8 @@ def optimal_interval_s(save_s: float, mtbf_s: float) -> float:
 def early_save_s(began_s: float, *, exit_by_s: float) -> float:
     """Return the instant of the early save of jobs that started at `began_s`, on a node with too few measurements.
 
-    It is early, since only what was computed before it can be lost. It is not immediate, since the memory must be in
-    use.
+    The save is early, since until then no checkpoint protects the work. It is not immediate, since the jobs must
+    already be using their memory.
 
     >>> early_save_s(1000, exit_by_s=1060), early_save_s(1000, exit_by_s=4600)
     (1010.0, 1120.0)

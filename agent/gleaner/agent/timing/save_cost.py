@@ -1,11 +1,11 @@
 """Estimate the cost of saves and restores: fit a line through the measurements, and keep an agent's estimates. Pure.
 
 A save takes a fixed time and a time that grows with the memory. The rate is that of the whole node. For several saves
-at the same time, the sum of their memory counts, so one of `n` takes as long as one of `n` times its size. The errors
-of earlier estimates are also known, and the upper end of these errors is the safety factor of the next estimate. On a
-node without measurements the estimate is pessimistic, and the first saves are made early, because they are the
-measurement. Control keeps the measurements of each node for its next agents, and fits them here where it needs the cost
-itself.
+at the same time, the sum of their memory counts, so each of `n` equal saves takes as long as a single save of `n` times
+its size. The errors of earlier estimates are also known, and the upper end of these errors is the safety factor of the
+next estimate. On a node without measurements the estimate is pessimistic, and the first saves are made early, because
+they are the measurement. Control keeps the measurements of each node for the node's next agents, and also uses this
+module where it needs the cost itself.
 """
 
 import math
@@ -17,7 +17,8 @@ from gleaner.agent.messages import CostSample, NodeRates, Way
 
 MIB = 2**20
 MOST_SAMPLES = 20
-"""Only this many of the newest measurements count, of an agent's own and of those that control keeps for a node."""
+"""Only this many of the newest measurements count, both of an agent's own and of those that control keeps for a
+node."""
 EARLIER_MOST = 10.0
 """The largest total weight of earlier agents' measurements, so that an agent's own soon outweigh them."""
 LEAST_MIB = 16.0
@@ -25,7 +26,7 @@ LEAST_MIB = 16.0
 LONGEST_S = 86_400.0
 """A longer measurement comes from a clock that was set, and reveals nothing about the node."""
 FASTEST_MIB_S = 20_480.0
-"""No storage is faster. A faster line comes from saves whose time did not depend on their size."""
+"""No storage is faster than this rate. A faster line comes from saves whose time did not depend on their size."""
 SLOWEST_MIB_S = 1 / 1024
 """A line with a smaller rate comes from meaningless measurements."""
 LEAST_FIXED_S = 0.5
@@ -94,9 +95,9 @@ def sample(size_bytes: int, *, at_once: int, took_s: float) -> CostSample:
 def fit(samples: Sequence[CostSample], earlier: Sequence[CostSample] = ()) -> SaveCost | None:
     """Return the least-squares line, without a negative fixed time or rate, or None without measurements.
 
-    All of `earlier` together count as at most `EARLIER_MOST` measurements. If all had nearly the same size, the fixed
-    part of the time cannot be determined. Then all of the time counts as growing with the size, so that a larger save
-    starts early enough.
+    All of `earlier` together count as at most `EARLIER_MOST` measurements. If all measurements have nearly the same
+    size, the fixed part of the time cannot be determined. In that case all of the time counts as growing with the size,
+    so that a larger save starts early enough.
 
     >>> fit([CostSample(100, 1.0), CostSample(300, 2.0)]), fit([CostSample(100, 1.0)] * 2), fit([])
     (SaveCost(fixed_s=0.5, mib_s=200.0), SaveCost(fixed_s=0.0, mib_s=100.0), None)
@@ -119,7 +120,7 @@ def fit(samples: Sequence[CostSample], earlier: Sequence[CostSample] = ()) -> Sa
 def safety(errors: Sequence[float], *, at_least: float) -> float:
     """Return the safety factor of an estimate, which is the upper end of the errors of earlier estimates.
 
-    An error is the time that all saves of an agent's end took together, divided by the estimate. `at_least` applies
+    An error is the time that all saves at an agent's end took together, divided by the estimate. `at_least` applies
     while there are few errors. It is `UNKNOWN_SAFETY`, `BORROWED_SAFETY` or `MEASURED_SAFETY`.
 
     >>> safety([], at_least=1.5), safety([0.5], at_least=1.5), safety([2.5, 1.0], at_least=1.5)
@@ -176,7 +177,7 @@ class SaveEstimates:
     at_once: int
     """The number of simultaneous saves."""
     assumed_mib_s: float | None = None
-    """Replaces `ASSUMED_MIB_S` if the site sets it."""
+    """The rate that replaces `ASSUMED_MIB_S` if the site sets one."""
     _node: NodeRates = field(default_factory=NodeRates)
     """The measurements of earlier agents."""
     _began_as_guess: bool = True

@@ -20,7 +20,7 @@ class Activity(Enum):
     """One of the activities of a slice."""
 
     STARTING = "starting"
-    """Its inputs and its image are fetched and, for a job without a checkpoint, the container is started."""
+    """The job's inputs and its image are fetched and, for a job without a checkpoint, the container is started."""
     RESTORING = "restoring"
     COMPUTING = "computing"
     SAVING = "saving"
@@ -52,7 +52,7 @@ class Stopwatch:
         self.has_run = self.has_run or activity is Activity.COMPUTING
 
     def slice(self) -> Slice:
-        """Return the times for a report, in which the present activity counts up to now."""
+        """Return the times for a report, including the time of the current activity until now."""
         spent_s = self._spent(self.clock.now_s())
         return Slice(
             started_s=self.started_s,

@@ -1,4 +1,5 @@
-"""The form of credentials for servers, and the URLs for which they are. Pure. No message contains a credential."""
+"""The form of credentials for servers, and the URLs for which each can be used. Pure. No message contains a
+credential."""
 
 from base64 import b64encode
 from dataclasses import dataclass, field
@@ -8,7 +9,7 @@ from urllib.parse import quote
 from gleaner.agent.common import allowed_urls
 
 LONGEST = 8192
-"""The greatest length of a credential. A token with many claims has some thousand letters."""
+"""The greatest length of a credential. A token with many claims has several thousand characters."""
 _SHORTEST_HIDDEN = 4
 
 
@@ -25,13 +26,13 @@ class CredentialKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """A credential, and the URL below which it may be used."""
+    """A credential, and the URL below which it can be used."""
 
     url: str
     value: str = field(repr=False)
 
     def is_for(self, url: str) -> bool:
-        """Return True if the credential may be shown to a server with a request for this URL.
+        """Return True if the credential can be sent to a server with a request for this URL.
 
         >>> mine = Credential("https://host/private/", "word")
         >>> [mine.is_for(f"https://{rest}") for rest in ("host/private/a", "host/public/a", "evil/private/a")]
@@ -40,7 +41,7 @@ class Credential:
         return allowed_urls.location(url).is_within(allowed_urls.location(self.url))
 
     def hidden_in(self, line: str) -> str:
-        """Return a line for people without the credential, which a server might have sent back in an address.
+        """Return a line for people that hides the credential, which a server might have sent back in an address.
 
         >>> Credential("https://host/", "me:pass-word").hidden_in("me:pass-word, bWU6cGFzcy13b3Jk and pass-word")
         '…, … and …'

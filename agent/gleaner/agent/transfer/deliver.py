@@ -41,8 +41,8 @@ class DeliverRequest:
     """The space that must stay free on the disk."""
 
     def serve(self, report: Callable[[], None]) -> list[int]:
-        """Deliver in the child, and return the number of files and their size. Raises `TransferFailure`."""
-        os.umask(0o022)  # the folder that the admin allows determines who may read
+        """Deliver the result in the child, and return the number of files and their size. Raises `TransferFailure`."""
+        os.umask(0o022)  # the folder that the admin allows determines who can read
         os.nice(19)  # jobs take precedence
         os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])  # one core, for all threads that the storage uses
         delivery, lines, size_bytes = self.delivery, list[bytes](), 0

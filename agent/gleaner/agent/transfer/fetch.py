@@ -28,7 +28,7 @@ class FetchRequest:
     """The space that must stay free on the node's disk."""
 
     def serve(self, report: Callable[[], None]) -> list[int]:
-        """Write the content into the file in the child, and return its size. Raises `TransferFailure`."""
+        """Fetch the URL into the file, in the child, and return the file's size. Raises `TransferFailure`."""
         hashed, size_bytes, shown = hashlib.sha256(), 0, allowed_urls.shown(self.url)
         source = open_remote(self.url, self.access, allowed_urls.FETCH)
         with self.into.open("xb") as file, ThreadPoolExecutor(1) as writing:

@@ -21,7 +21,7 @@ from gleaner.agent.transfer.stage import remove_stages
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """Moves files for one agent. Safe for threads. All calls block."""
+    """The means by which one agent transfers files. Safe for threads. All calls block."""
 
     control_hosts: tuple[str, ...]
     reserve_bytes: int
@@ -33,7 +33,7 @@ class Transfers:
     """The agent's own folder on the node's disk."""
 
     def fetch(self, one: UrlInput, into: Path, rules: FetchRules, stop: threading.Event) -> int:
-        """Fetch an input into a new file; return its size. Raises `TransferFailure`, `TransferStopped` or `OSError`."""
+        """Fetch an input into a new file. Return its size. Raises `TransferFailure`, `TransferStopped` or `OSError`."""
         access = self._access(rules.allowed, rules.silent_s, one.credential)
         request = FetchRequest(one.url, access, into, one.sha256, rules.largest_bytes, self.reserve_bytes)
         limits = Limits(rules.total_s, rules.silent_s, shown(one.url), "[inputs] fetch_s")

@@ -24,7 +24,7 @@ class ListedFolder:
         self._top = max((each for each in self._listed if self._names[: len(each)] == each), key=len)
 
     def read(self, **_: bool) -> Iterator[bytes]:
-        """Yield the content of a file that every user of this node may read. Links within the list are followed."""
+        """Yield the content of a file that every user of this node can read. Links within the list are followed."""
         path, above = f"/{'/'.join(self._names)}", self._top[: len(self._names) - 1]
         below = "/".join(self._names[len(above) :])
         with self._open_listed(above) as listed:

@@ -30,8 +30,8 @@ ENDS_WITHIN_S = 5.0
 LONGEST_LINE = 2000
 PROGRAM = (sys.executable, "-m", "gleaner.agent.transfer.child")
 _KEPT = re.compile("HOME|LANG|LD_LIBRARY_PATH|PATH|PYTHON.*|SSL_CERT_(DIR|FILE)|X509_CERT_DIR")
-"""The only settings of this account that the child receives. A library could send credentials that others name to a
-server."""
+"""The only settings of this account that the child receives. Other settings could name credentials, which a library
+could then send to a server."""
 _NO_FILES = dict.fromkeys(("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "FSSPEC_CONFIG_DIR"), os.devnull)
 
 
@@ -67,7 +67,7 @@ class TransferStopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The longest times of a child. The agent also enforces them, since a library might not enforce its own limits."""
+    """The time limits of a child. The agent also enforces them, since a library might not enforce its own limits."""
 
     total_s: float
     silent_s: float

@@ -1,4 +1,4 @@
-"""The classes for places of files, by the scheme of a URL."""
+"""The classes that read and write files in other places, by the scheme of a URL."""
 
 import importlib.util
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from gleaner.agent.transfer.s3 import S3
 from gleaner.agent.transfer.xrootd import Xrootd
 
 Remote = Https | S3 | Xrootd | ListedFolder
-"""A file to read, or a folder that receives files. All raise `TransferFailure` or `OSError`."""
+"""A file to read, or a folder that receives files. The methods raise `TransferFailure` or `OSError`."""
 _KINDS: dict[str, Callable[[str, Access], Remote]] = {
     "https": Https, "s3": S3, "root": Xrootd, "roots": Xrootd, "file": ListedFolder,
 }  # fmt: skip

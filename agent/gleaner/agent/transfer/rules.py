@@ -132,6 +132,6 @@ class RemoteServer:
 def _addresses(hosts: Iterable[str]) -> frozenset[str]:
     found = set[str]()
     for host in hosts:
-        with suppress(OSError):  # then the agent cannot reach it either
+        with suppress(OSError):  # then the agent cannot reach that host either
             found.update(str(address[4][0]) for address in socket.getaddrinfo(host, None))
     return frozenset(found)

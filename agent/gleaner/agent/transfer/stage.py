@@ -78,7 +78,7 @@ class Progress:
     """The time without a report after which the parent gives up."""
 
     def work(self, call: Callable[[], object], size_bytes: int) -> None:
-        """Report progress during a call that reports none itself, for as long as a slow disk needs for the size."""
+        """Report progress during a call that reports none itself, for as long as a slow disk needs for this size."""
         every_s = self.silent_s / REPORTS_WHILE_SILENT
         with ThreadPoolExecutor(1) as thread:
             working = thread.submit(call)

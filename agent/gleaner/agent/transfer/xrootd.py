@@ -1,7 +1,7 @@
 """Files on XRootD servers (`root://host//path`, and `roots` over TLS), reached by fsspec's file system for XRootD.
 
 The library follows redirects itself, but not if it has a token. The addresses to which this process is connected are
-checked before any byte is received or sent. Which hosts have these addresses is left to the site's network.
+checked before any byte is received or sent. The site's network determines which hosts have these addresses.
 """
 
 import math
@@ -64,7 +64,7 @@ class Xrootd(RemoteServer):
             while chunk := file.read(CHUNK_BYTES):
                 read_bytes += len(chunk)
                 yield chunk
-            self._check_peers()  # the library replaces a broken connection, also by one to another server
+            self._check_peers()  # the library replaces a broken connection, perhaps by one to another server
             size_bytes = self._server.info(path)["size"]
         if read_bytes != size_bytes:
             line = f"{read_bytes} bytes were read, and the file has {size_bytes}"
@@ -85,7 +85,7 @@ class Xrootd(RemoteServer):
             raise TemporaryFailure(f"{allowed_urls.shown(self.url)}: {line}")
 
     def _path(self, names: Names) -> str:
-        """Return a path in the library's form, which has no escapes, so nothing in the path may look like an option."""
+        """Return a path in the library's form, without escapes. Nothing in the path must look like an option."""
         path = f"/{'/'.join((*self.where.folders, *names))}"
         if "?" in path or not path.isprintable():
             raise PermanentFailure(f"{allowed_urls.shown(self.url)}: a name has a letter that no file there has")
@@ -123,7 +123,7 @@ class Xrootd(RemoteServer):
 
 
 def _library_settings(limit_s: str, token: str) -> dict[str, str]:
-    """Return the environment that sets the library's limits and the ways in which it may authenticate.
+    """Return the environment that sets the library's limits and the ways in which it can authenticate.
 
     Without a token the library names this account (`unix`) or this host, as XRootD's servers require. It never uses the
     account's certificates, tickets or token files.

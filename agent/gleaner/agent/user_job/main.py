@@ -48,7 +48,8 @@ rm -f -- "$1"
 shift
 exec "$@"
 """
-"""The script of the step's shell. It ignores signals until the program listens, and then removes the file `deaf`."""
+"""The script of the step's shell. It ignores signals and removes the file `deaf`. The program also ignores signals
+until it can handle them."""
 _IN_SCRIPT = f"""\
 deaf=$1
 step=
@@ -88,7 +89,7 @@ class Unfit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The command line."""
+    """The options of the command line."""
 
     image: str
     command: tuple[str, ...]
@@ -191,9 +192,9 @@ def job_of(environment: Mapping[str, str]) -> str:
 def step_words(environment: Mapping[str, str], srun: str, deaf: Path, words: Sequence[str]) -> list[str]:
     """Return the shell command that runs this program as a job step, since only steps receive the signal to vacate.
 
-    The signal must not kill the program before it listens, so a shell in the step ignores it until then. In the
-    milliseconds before the shell runs, the signal does kill the step. The file `deaf` is then still there, and the step
-    is run again with the information that the signal was sent.
+    The signal must not kill the program before the program can handle it, so a shell in the step ignores it until then.
+    In the milliseconds before the shell runs, the signal does kill the step. The file `deaf` is then still there, and
+    the step is run again with the information that the signal was sent.
     """
     program = [sys.executable, "-P", "-m", "gleaner.agent.user_job.main", *words]
     cpus = environment.get("SLURM_CPUS_ON_NODE", "1")
@@ -209,7 +210,7 @@ def become_step(environment: Mapping[str, str], number: str, options: RunOptions
         raise Unfit("there is no srun on the PATH of the job")
     deaf = deaf_file(root_of(options.storage), number)  # all nodes share this folder, so the step sees the file
     with suppress(OSError):  # without the file the step is not run again, and the step reports the fault of the folder
-        if environment.get("SLURM_RESTART_COUNT", "0") == "0":  # later, a missing one is not shared
+        if environment.get("SLURM_RESTART_COUNT", "0") == "0":  # later, a missing folder is not a shared one
             deaf.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         deaf.touch()
     again = step_words(environment, srun, deaf, words)

@@ -1,7 +1,7 @@
 """`glean run`: a user's own Slurm job, whose container is saved and restored wherever Slurm starts the job again.
 
-`job.executor` does the steps of `job.lifecycle`, as for an agent. This module starts such a job and decides when to
-save it, and `slurm_reporter` reports to Slurm and to the job's owner.
+`job.executor` carries out the steps of `job.lifecycle`, as for an agent. This module starts such a job and decides when
+to save it, and `slurm_reporter` reports to Slurm and to the job's owner.
 """
 
 import asyncio
@@ -38,12 +38,12 @@ _AGAIN_S = 2.0
 _MEASURE_EVERY_S = 10.0
 _ASK_EVERY_S = 60.0
 _SLURM_KILLS_WITHIN_S = 120.0
-"""The time for which Slurm can take to end our process after a requeue, before we exit on our own."""
+"""The time that Slurm can take to end our process after a requeue, before we exit on our own."""
 
 Signals: TypeAlias = "queue.SimpleQueue[int]"
 """The numbers of the signals that have arrived."""
 _OVER = 0
-"""A number that no signal has, for the end of the job."""
+"""A number that no signal has, which stands for the end of the job."""
 
 
 def listen_for_signals() -> Signals:
@@ -183,7 +183,8 @@ class UserJob:
             workdir_tar.unpack(workdir_tar.pack(self.begin_with), place)
 
     async def _find_missed_signal(self) -> None:
-        """Find out from the job's comment, where Gleaner also records a signal, if one came before our step existed."""
+        """Find out from the job's comment, where Gleaner also records a signal, if one arrived before our step
+        existed."""
         if self._pending or not self.signals.empty():
             return
         job = await asyncio.to_thread(self.slurm_job.look)

@@ -39,7 +39,7 @@ def say(line: str) -> None:
 
 
 class OutputRelay:
-    """Passes the container's output on to our own standard streams as it arrives."""
+    """The relay that passes the container's output on to our own standard streams as it arrives."""
 
     def __init__(self, chunks: Iterator[tuple[int, bytes]], say: Callable[[str], None], clock: Clock) -> None:
         self._chunks = chunks
@@ -84,13 +84,13 @@ class SlurmReporter:
     folder: Path
     """The job's folder on this node."""
     results: Path
-    """The folder into which the owner wants the job's files."""
+    """The folder to which the owner wants the job's files copied."""
     clock: Clock
     obey_signals: Callable[[], Awaitable[None]]
     """Obeys signals, which might show that the job has been requeued by someone else."""
     say: Callable[[str], None] = say
     wish: SaveWish | None = None
-    """Why the job is saved."""
+    """The reason why the job is saved."""
     exit_code: int = FAILED
     is_requeued: bool = False
     _output: OutputRelay | None = None
@@ -100,7 +100,7 @@ class SlurmReporter:
         return True
 
     def note(self, what: str, **facts: object) -> None:
-        """Tell the owner nothing: standard output and error are the job's."""
+        """Do nothing, because standard output and standard error belong to the job."""
 
     def warn(self, what: str, error: Exception) -> None:
         self.say(f"{what}: {error}")
@@ -120,7 +120,7 @@ class SlurmReporter:
             self._output.finish()
 
     def flush_output(self) -> None:
-        """Do nothing: no output waits here."""
+        """Do nothing, because no output waits here."""
 
     def end_output(self) -> Mark:
         return NO_OUTPUT
@@ -140,14 +140,14 @@ class SlurmReporter:
         return True
 
     def report_saved(self, checkpoint: Checkpoint, spent: Slice, measured: SaveMeasurement | None) -> None:
-        """Do nothing: Slurm has already requeued the job."""
+        """Do nothing, because Slurm has already requeued the job."""
 
     def report_checkpointed(self, checkpoint: Checkpoint, spent: Slice, measured: SaveMeasurement | None) -> None:
         took = f" in {measured.took_s:.1f} s" if measured is not None else ""
         self.say(f"saved{took}; it continues")
 
     def keep_reports(self) -> None:
-        """Do nothing: `record_save` has put the checkpoint into the catalog."""
+        """Do nothing, because `record_save` has put the checkpoint into the catalog."""
 
     def store_results(self, exit_code: int) -> Results:
         """Deliver the job's folder once, after which its checkpoints are no longer needed."""

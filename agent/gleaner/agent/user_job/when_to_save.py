@@ -44,7 +44,7 @@ class SavePlan:
 def by_clock(plan: SavePlan, *, now_s: float, since_s: float, save_s: float) -> SaveWish | None:
     """Return the action that is due, if any.
 
-    `since_s` is the instant of the job's last save or start, and `save_s` the longest time of a save.
+    `since_s` is the instant of the job's last save or start, and `save_s` the longest time that a save can take.
 
     A job that has computed for less time than its save takes is left alone, since a save would gain nothing.
 

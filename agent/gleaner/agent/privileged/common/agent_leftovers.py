@@ -1,8 +1,8 @@
 """Remove what agents have left in folders of the service account, namely sockets with no listener and old logs.
 
-The account owns these folders, and root does not trust it. Each folder is opened without following a link, and is left
-alone unless the account owns the opened folder. After that, every name is used relative to the open folder, where the
-account could remove everything itself. So no name and no link that the account creates can lead root anywhere else.
+The account owns these folders, and is not trusted. Each folder is opened without following a link, and is left alone
+unless the account owns the opened folder. After that, every name is used relative to the open folder, where the account
+could remove everything itself. So no name and no link that the account creates can lead this code anywhere else.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -34,7 +34,7 @@ def remove_all(settings: config.Config, now_s: float) -> int:
 def remove_dead_sockets(folder: str, *, owner_uid: int, now_s: float) -> int:
     """Remove the sockets of a folder that no process holds any more, and return their number. Raises `OSError`.
 
-    We do not try to connect, because an agent would take the connection for root's handshake.
+    We do not try to connect, because an agent would take the connection for the shim's handshake.
     """
     live: set[bytes] = set()
 

@@ -2,7 +2,7 @@
 
 A bundle is a folder below `CONFIG.bundles` that only root can enter. `container.json` is written last when a bundle is
 made, and the bundle is renamed before it is removed. So a bundle that was half made or half removed when the power
-failed does not count.
+failed is recognized and ignored.
 
 The container's monitor (`helper/monitor`) holds the bundle's FIFO `alive` open for writing as long as it lives. Other
 programs open the FIFO for reading to find out whether the monitor lives. They do not look up a process number, which
@@ -54,7 +54,7 @@ class Bundle:
         return os.path.join(self.path, name)
 
     def make(self, facts: dict[str, Any], oci: dict[str, Any]) -> None:
-        """Write all that the container needs before it runs. Raises `Exists`."""
+        """Write everything that the container needs before it runs. Raises `Exists`."""
         try:
             os.mkdir(self.path, 0o700)
         except FileExistsError as error:
@@ -102,7 +102,7 @@ class Bundle:
         os.replace(self.inside(_ROOM), self.inside("exit.json"))
 
     def is_monitored(self) -> bool:
-        """Return True if the monitor lives. Then the container runs, or its end is about to be recorded."""
+        """Return True if the monitor lives, in which case the container runs, or its end is about to be recorded."""
         return self.wait_for_end(None, wait_s=0) is False
 
     def wait_for_end(self, connection: int | None, *, wait_s: float | None = None) -> bool:
@@ -183,7 +183,7 @@ def check_place(settings: config.Config) -> None:
 
 
 def temporary_folder(settings: config.Config) -> tempfile.TemporaryDirectory[str]:
-    """Return a folder that exists for the time of one call. If the call is killed, `sweep` removes the folder."""
+    """Return a folder that exists for the duration of one call. If the call is killed, `sweep` removes the folder."""
     return tempfile.TemporaryDirectory(prefix=_TRASH, dir=folder(settings))
 
 
@@ -193,7 +193,8 @@ def all_bundles(settings: config.Config) -> list[Bundle]:
 
 
 def with_facts(settings: config.Config) -> list[tuple[Bundle, dict[str, Any]]]:
-    """Return every container with its facts. A container that is being removed is either complete or absent."""
+    """Return every container with its facts. A container that is being removed is either returned with all its facts or
+    left out."""
     names = sorted(os.listdir(folder(settings)))
     bundles = [Bundle(settings, name) for name in names if not name.startswith(".")]
     with_facts = [(one, _read(one.inside("container.json"))) for one in bundles]
@@ -203,7 +204,7 @@ def with_facts(settings: config.Config) -> list[tuple[Bundle, dict[str, Any]]]:
 def sweep(settings: config.Config) -> None:
     """Remove bundles that were half made or half removed when this program, or the node, went down.
 
-    Call this only at the start.
+    Call this only when the program starts.
     """
     for name in os.listdir(folder(settings)):
         container = Bundle(settings, name)

@@ -23,13 +23,13 @@ class Misconfigured(Exception):
 
 
 class Config(NamedTuple):
-    """The settings, checked."""
+    """The checked settings."""
 
     agent_uid: int
     """The service account that agents run as. The helper and the shim listen to no other account."""
     runc: str = "/usr/sbin/runc"
     handshakes: str = "/run/gleaner-agent"
-    """The one folder in which agents wait for root, each at its own socket. The agents' account owns it."""
+    """The one folder in which agents listen for the shim, each at its own socket. The agents' account owns it."""
     agent_logs: str = "/var/lib/gleaner/work"
     """The folder for the output of agents, as in `agent_logs` of control's settings. The agents' account owns it."""
     own: str = "/run/gleaner-root"
@@ -53,7 +53,8 @@ class Config(NamedTuple):
     checkpoints with this key.
     """
     users_work: str = "/var/lib/gleaner-users"
-    """The folder on the node's own disk that contains the user jobs' folders, where their programs wait for root."""
+    """The folder on the node's own disk that contains the user jobs' folders, where their programs listen for the
+    shim."""
     scontrol: str = "/usr/bin/scontrol"
     """Slurm's program that tells us to whom a job belongs."""
     node_name: str = ""

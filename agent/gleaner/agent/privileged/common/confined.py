@@ -1,8 +1,8 @@
 """Run a function in a child process that has none of root's rights.
 
 A user's file is read in this way, because it might attack the code that reads it. The child has its own account without
-any capability, sees only one folder, has no network, starts no program, and has limits of time and of bytes. It sends
-its answer through a pipe.
+any capability, sees only one folder, has no network, cannot start a program, and is limited in time and in bytes. It
+sends its answer through a pipe.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -35,8 +35,8 @@ def call(
     """Return what the function returns. `folder` and `source` are the only descriptors that the function has.
 
     The child can write files of at most `most_bytes` each, and only into the folder, which must belong to `ACCOUNT`. At
-    the end, nothing of the child remains. A caller that is not root has no rights to give up, but the limits apply to
-    it as well. Raises `Failure`.
+    the end, nothing of the child remains. A caller that does not run as root has no rights to give up, but the limits
+    apply to it as well. Raises `Failure`.
     """
     hear, say = os.pipe()
     child = os.fork()

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ...system import openat
 
 _MOST_OPEN = 200
-"""The maximum number of folders on the way that are held open. Those above them are opened again from below."""
+"""The maximum number of folders on the way down that are held open. Those above them are opened again from below."""
 _LOOK_EVERY = 256
 BLOCK_BYTES = 512
 _OPEN_TO_OWNER = stat.S_IRUSR | stat.S_IXUSR
@@ -41,7 +41,7 @@ def count_disk_use(
     """Count the folder and everything in it. Return zeros if there is no such folder.
 
     A file with several names counts once. Holes in files and mounted file systems do not count. With `own`, a folder of
-    our own whose mode locks out even its owner is opened for the time of the count.
+    our own whose mode locks out even its owner is made accessible for the duration of the count.
     """
     try:
         top = os.lstat(folder)

@@ -102,7 +102,7 @@ def _controller(folders: dict[str, str]) -> str:
 
 
 def goes_on_after_all(folders: dict[str, str]) -> bool:
-    """Return True if a container is not frozen though it should be, because CRIU was killed after it had thawed it.
+    """Return True if a container is not frozen though it should be, because CRIU was killed after thawing it.
 
     `folders` are as for `holds_after_all`. Return False for a container that has ended.
     """
@@ -116,7 +116,7 @@ def _is(folders: dict[str, str], *, frozen: bool) -> bool:
             word, folder = "FROZEN\n" if frozen else "THAWED\n", folders["freezer"]
             return _text(folder, "freezer.state") == word and _text(folder, "cgroup.procs") != ""
         is_so = {"populated 1", f"frozen {int(frozen)}"} <= set(_text(folders[""], "cgroup.events").splitlines())
-        return is_so and (frozen or _text(folders[""], "cgroup.freeze") == "0\n")  # otherwise it is about to be frozen
+        return is_so and (frozen or _text(folders[""], "cgroup.freeze") == "0\n")  # otherwise a freeze is pending
     return False
 
 

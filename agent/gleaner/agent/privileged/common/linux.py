@@ -42,7 +42,7 @@ def own_namespaces() -> None:
 
 
 def gain_no_rights() -> None:
-    """Let no program give this process additional rights, and let the process end when its parent ends."""
+    """Keep programs from giving this process additional rights, and have it end when its parent ends."""
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
 

@@ -1,8 +1,8 @@
 """Check the folders of a node that jobs can mount read-only, such as a software tree or calibration data.
 
-Root's settings list them (`config.Config.mounts`), and nothing else can be mounted. A job must write one of these paths
-exactly as it is listed. Only root can change what such a path leads to (`system.listed_folders`). The folder at the end
-of the path can belong to any account.
+The privileged settings list these folders (`config.Config.mounts`), and no others can be mounted. A job must write one
+of these paths exactly as it is listed. Only root can change what such a path leads to (`system.listed_folders`). The
+folder at the end of the path can belong to any account.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -59,7 +59,8 @@ def fault_of_list(paths: list[str]) -> str:
 
 
 def conflict(paths: Sequence[str], own: Sequence[str]) -> str:
-    """Return one line about the first path that shows or hides one of Gleaner's own, or "" if there is no such path.
+    """Return one line about the first path that shows or hides one of Gleaner's own paths, or "" if there is no such
+    path.
 
     Pure.
 
@@ -81,7 +82,7 @@ def is_in(path: str, folder: str) -> bool:
 def check(path: str, own: Sequence[str] = ()) -> None:
     """Check that a folder can be mounted now, and is not in the way of `own`. Raises `FolderRefused`.
 
-    If a file system does not answer, it blocks only a child process, and we stop waiting after a while.
+    A file system that does not answer blocks only a child process, for which we stop waiting after a while.
     """
     try:
         is_there = system_programs.run(["test", "-d", f"{path}/."], within_s=_ANSWER_WITHIN_S).status == 0

@@ -27,8 +27,8 @@ class Mount(NamedTuple):
 def remove_tree(path: str) -> bool:
     """Remove a folder that root owns and others could write to, such as a container's layer or an unpacked image.
 
-    Return True if it no longer exists. Entries that cannot be removed stay, and so do mounted folders in it, such as a
-    job's folder.
+    Return True if it no longer exists. Entries that cannot be removed stay, and so do folders that are mounted inside,
+    such as a job's folder.
     """
     try:
         unmount_below(path)

@@ -78,7 +78,7 @@ def _send(pids: set[int], number: signal.Signals) -> None:
 
 
 def cgroups_made_by_runc(state_folder: str) -> dict[str, str]:
-    """Return the container's cgroup folder for each controller, as runc has made them, with "" for version 2.
+    """Return the container's cgroup folders, which runc has made, by controller, with "" for version 2.
 
     `state_folder` is the folder in which runc keeps its data about the container. Return nothing if the data do not
     have runc's format.

@@ -2,7 +2,7 @@
 
 The module is pure and never touches the system. Every field is a plain value of one type, within limits, and unknown
 fields are refused. No field is a path of the caller's choice. A container has a plain name, a container image has its
-own name or digest, a folder is a descriptor, and a mount must be one of those in root's settings.
+own name or digest, a folder is a descriptor, and a mount must be one of those in the privileged settings.
 """
 
 from __future__ import annotations  # the node may have Python 3.9

@@ -4,8 +4,8 @@ The answer is read as JSON, because the text of `scontrol show job` mixes the us
 with the fields, and the words could be mistaken for fields. An unexpected answer is an error, and its meaning is never
 guessed.
 
-Root's programs only ask Slurm (`Slurm`). `JobHandle`, which changes a job, runs with the rights of the job's owner, as
-Slurm demands.
+Root's programs only query Slurm (`Slurm`). `JobHandle`, which changes a job, runs with the rights of the job's owner,
+as Slurm demands.
 """
 
 from __future__ import annotations  # the node may have Python 3.9

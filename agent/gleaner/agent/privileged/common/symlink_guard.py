@@ -4,8 +4,8 @@ CRIU opens, as root, the paths that are named in its images, and recreates some 
 mount namespace. If the user has replaced a folder with a link since the save, the link could lead CRIU to any file of
 the node. The paths came from the kernel, so they contained no links, and a restore needs none. So before CRIU starts,
 all links are removed from the job's folder and from the layer that is put back. They are put back before the processes
-continue. In that time the folders belong to root, so the user can put nothing there, whatever descriptors the user
-holds open.
+continue. Until then the folders belong to root, so the user can put nothing there, whatever descriptors the user holds
+open.
 """
 
 from __future__ import annotations  # the node may have Python 3.9

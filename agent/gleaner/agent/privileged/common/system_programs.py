@@ -1,10 +1,10 @@
-"""Run the system's programs, and read their output, whatever bytes it has.
+"""Run the system's programs, and read their output, whatever bytes it contains.
 
 Any user can influence what a program prints. For example, Slurm shows the comments and names of all users as they were
 given.
 
-It uses only the standard library, because root's programs, the Slurm admin service, the agent and control all run
-programs through this module.
+This module uses only the standard library, because root's programs, the Slurm admin service, the agent and control all
+run programs through this module.
 """
 
 from __future__ import annotations  # the node may have Python 3.9

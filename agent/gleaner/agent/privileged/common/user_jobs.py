@@ -154,7 +154,7 @@ class UserJobs:
         self._turns: dict[int, threading.Lock] = {}
 
     def set_up(self) -> None:
-        """Make the folder in which each user can enter their own part, and remove leftovers from it.
+        """Make the folder in which each user can enter only their own part, and remove leftovers from it.
 
         Raises `config.Misconfigured` if the folder does not belong to root.
         """
@@ -195,7 +195,7 @@ class UserJobs:
 
     @contextmanager
     def _turn_of(self, uid: int) -> Generator[None, None, None]:
-        """Ask Slurm one thing at a time for each user, so that no user waits for another user's requests."""
+        """Send Slurm one request at a time for each user, so that no user waits for another user's requests."""
         with self._turns.setdefault(uid, threading.Lock()):
             try:
                 yield
@@ -246,7 +246,7 @@ class UserJobs:
         return os.path.join(self._settings.users_work, name)
 
     def unmounted_folder(self, name: str) -> str:
-        """Return that folder after unmounting all that its owner mounted there, so that no file is hidden."""
+        """Return this folder after unmounting everything that its owner mounted there, so that no file is hidden."""
         mounts.unmount_below(self.folder(name))
         return self.folder(name)
 
@@ -282,7 +282,7 @@ class UserJobs:
     def open_folder(self, name: str) -> Generator[int, None, None]:
         """Yield a descriptor of the job's folder. The owner cannot change the folders beside it, which belong to root.
 
-        Raises `Refused` if the owner has mounted something on the folder, because the mount's daemon could tell root
+        Raises `Refused` if the owner has mounted something on the folder, because the mount's daemon could report
         anything.
         """
         flags = os.O_PATH | openat.FOLDER
@@ -303,7 +303,7 @@ class UserJobs:
 
 
 def handshakes(settings: config.Config, name: str) -> str:
-    """Return the folder in which the container's program waits for root."""
+    """Return the folder in which the program of the container's owner listens for the shim."""
     return os.path.join(settings.users_work, name, "handshakes")
 
 

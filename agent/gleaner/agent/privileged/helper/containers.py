@@ -84,7 +84,7 @@ def create(settings: config.Config, spec: request.Spec, owner: Owner) -> None:
 
 
 def _check_mount(settings: config.Config, path: str) -> None:
-    """Check that root allows a mount, and that the folder exists. Raises `Failed`."""
+    """Check that the settings allow a mount, and that the folder exists. Raises `Failed`."""
     if path not in settings.mounts:
         raise Failed("mount", f"{path}: it is not among the mounts in {config.CONFIG_FILE}")
     try:
@@ -100,7 +100,7 @@ def run(
     inputs: int | None = None,
     goes_on: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Start a container, or restore it from the agent that waits under its name.
+    """Start a container, or restore it from the agent that listens under its name.
 
     `folder` is a descriptor of the job's folder, and `inputs` one of the folder with its inputs. We stop waiting for
     the agent when `goes_on` returns False.
@@ -172,7 +172,7 @@ def unpause(settings: config.Config, container: Bundle) -> None:
 
 
 def checkpoint(settings: config.Config, container: Bundle, *, end_s: float | None) -> None:
-    """Save a container's memory and written files to the agent that waits under its name. The container stays paused.
+    """Save a container's memory and written files to the agent that listens under its name. The container stays paused.
 
     `end_s` is the time at which the save is given up, if the container's annotation does not contain it.
     """

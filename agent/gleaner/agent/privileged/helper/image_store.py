@@ -1,11 +1,11 @@
-"""Keep a node's container images, each unpacked once, by the digest of its configuration (Docker Engine's id).
+"""Keep a node's container images, each unpacked once under the digest of its configuration (Docker Engine's id).
 
 A container image arrives as one file that the agent or an admin has opened, either the archive of `docker save` or an
-OCI layout as an archive. Root opens no path, and reads only the configuration from the file, as plain JSON. Everything
-else is read and unpacked by a process without any rights (`common.confined`). The configuration's digest is the image's
-id, and the configuration names the digest of each layer's content. An image counts only when every layer has the right
-digest. It is unpacked in another folder and then renamed, so that half an image never counts. In the end all its files
-belong to root, and no file is setuid.
+OCI layout as an archive. The helper opens no path, and reads only the configuration from the file, as plain JSON.
+Everything else is read and unpacked by a process without any rights (`common.confined`). The configuration's digest is
+the image's id, and the configuration names the digest of each layer's content. An image is accepted only when every
+layer has the right digest. It is unpacked in another folder and then renamed, so that half an image is never used. In
+the end all its files belong to root, and no file is setuid.
 
 An image without a name was pushed by a group and can be imported again. When room is needed, such images are removed,
 the least recently used one first, unless a container uses them.
@@ -72,7 +72,7 @@ def find(settings: config.Config, name: str) -> Image | None:
 def import_image(settings: config.Config, descriptor: int, name: str) -> str:
     """Unpack the image of this name from an open archive, unless it is already here. Return its id. Raises `Hostile`.
 
-    Only one call at a time unpacks images on a node, so a second call finds the image there.
+    Only one call at a time unpacks images on a node, so a second call for the same image then finds it there.
     """
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         raise Hostile("an image must be handed over as one plain file")
@@ -283,7 +283,7 @@ def _folder(settings: config.Config) -> str:
 def _lock(settings: config.Config, lock: str = ".lock", leftovers: str = _GONE) -> Generator[str, None, None]:
     """Yield the images' folder, locked for one program. Remove what an interrupted program left.
 
-    An import has a separate lock for the time in which it reads a file, so that removals need not wait for it.
+    An import has a separate lock while it reads a file, so that removals need not wait for it.
     """
     folder = _folder(settings)
     with open(os.path.join(folder, lock), "w", encoding="ascii") as file:

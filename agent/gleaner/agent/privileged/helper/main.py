@@ -1,4 +1,4 @@
-"""Run `gleaner-helper`, the only root program with which an agent without Docker Engine communicates.
+"""Run `gleaner-helper`, the only program that runs as root and talks to agents on nodes without Docker Engine.
 
 It listens on a Unix socket for the service account, which the kernel identifies (SO_PEERCRED). Each connection carries
 one request and its answer (messages of `system.ipc`). This module contains all requests that exist. The helper can be
@@ -41,7 +41,7 @@ _USERS_AT_ONCE = 1024
 _USER_AT_ONCE = 256
 _TURNS = 8
 _LONG = ("admit", "wait", "run", "checkpoint")
-"""Requests that wait for other programs than root's, or that wait for each other anyway."""
+"""Requests that wait for programs other than root's, or that wait for each other anyway."""
 _IMPORT_WITHIN_S = 3600
 _IMPORT_MEMORY_BYTES = 2**30
 _TAKES = {"run": "a folder", "import": "a file"}
@@ -237,7 +237,7 @@ class Helper:
             self._remove(container)
             raise
         except Unknown:
-            container.set_label(request.LABEL_END, str(int(time.time())))  # the watchdog asks again
+            container.set_label(request.LABEL_END, str(int(time.time())))  # the watchdog asks Slurm again
 
     def _remove(self, container: Bundle) -> None:
         containers.remove(self._settings, container)

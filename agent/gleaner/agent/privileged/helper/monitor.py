@@ -35,7 +35,8 @@ _DRAIN_S = 5.0
 
 
 class Log:
-    """The output in frames of the stream's number (1 or 2), the length and the bytes, as in Docker Engine's API."""
+    """The output in frames, each with the stream's number (1 or 2), the length and the bytes, as in Docker Engine's
+    API."""
 
     def __init__(self, descriptor: int, most_bytes: int = LONGEST_LOG_BYTES) -> None:
         self._descriptor = descriptor
@@ -120,7 +121,7 @@ def _run(settings: config.Config, bundle: Bundle, folders: list[int], answer: in
         options = ["--bundle", bundle.path, "--pid-file", bundle.inside("pid")] if command == "create" else []
         reason = _shim(settings, bundle, [command, *options, bundle.name], out_end, err_end)
         if reason is not None:
-            kill_descendants(os.getpid())  # runc can still run if gleaner-runc was killed
+            kill_descendants(os.getpid())  # runc might still run if gleaner-runc was killed
             subprocess.call([settings.runc, "--root", runc_root(settings), "delete", "--force", bundle.name])
             return {"reason": reason}
     os.close(out_end)
@@ -185,8 +186,8 @@ def _error_in(line: bytes) -> str:
 def _same_folder(folder: int) -> int:
     """Return the agent's folder as it is in this mount namespace.
 
-    A descriptor of another namespace cannot be mounted here. So its path is walked without following links and must
-    lead to the same folder, so that a swapped folder is detected. Raises `OSError`.
+    A descriptor of another namespace cannot be mounted here. Therefore its path is walked without following links and
+    must lead to the same folder, so that a swapped folder is detected. Raises `OSError`.
     """
     at = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     numbers = [mounts.mount_id(at)]
@@ -217,7 +218,7 @@ def _log_output(sources: dict[int, int], end_fd: int, log: Log) -> None:
                     log.add(sources[source], content)
                 else:
                     del sources[source]
-    if ended_s is None:  # it has closed its output but still runs
+    if ended_s is None:  # the process has closed its output but still runs
         select.select([end_fd], [], [])
 
 

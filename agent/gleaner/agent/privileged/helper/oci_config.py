@@ -1,9 +1,9 @@
 """Build the OCI runtime configuration (config.json) of a job's container. Pure.
 
-It is made only from checked fields, and no input from a job, its container image or an agent can loosen it. It grants
-no capability, no new privileges and no network, and it sets separate namespaces and the uid of the user who asks.
-Mounts, masked paths and limits are the same as those of Docker Engine, in the same order. So each runtime can restore
-what the other has saved.
+The configuration is made only from checked fields, and no input from a job, its container image or an agent can loosen
+it. It grants no capability, no new privileges and no network, and it sets separate namespaces and the uid of the user
+who asks. Mounts, masked paths and limits are the same as those of Docker Engine, in the same order. So each runtime
+could restore what the other has saved.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -94,7 +94,7 @@ def configuration(spec: Spec, node: Node, image: ImageDefaults, *, rootfs: str, 
     """Return the configuration of a container whose root is at `rootfs` and whose few own files are in `folder`."""
     annotations = {ANNOTATION_HANDSHAKE: spec.name}
     if not node.is_agents:
-        annotations[ANNOTATION_OWNER] = str(node.uid)  # its end can move, so each save passes it
+        annotations[ANNOTATION_OWNER] = str(node.uid)  # the job's end can move, so each save passes it
         annotations[ANNOTATION_IMAGE] = node.image_id
     elif (end_s := request.end_s(spec.labels)) is not None:
         annotations[ANNOTATION_END] = str(end_s)
@@ -123,7 +123,7 @@ def configuration(spec: Spec, node: Node, image: ImageDefaults, *, rootfs: str, 
 def command(spec: Spec, image: ImageDefaults) -> list[str]:
     """Return the program and its arguments.
 
-    The agent's command replaces the image's command, but not its entry point.
+    The agent's command replaces the image's command, but not the image's entry point.
     """
     return [*image.entrypoint, *(spec.command or image.command)]
 

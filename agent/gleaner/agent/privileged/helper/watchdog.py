@@ -131,9 +131,9 @@ class Watchdog:
         return {} if mine is None else {name: mine.unmounted_folder(name) for name in mine.folders_without_container()}
 
     def _folders(self, container: Bundle) -> list[str]:
-        """Return the other folders that count for a container.
+        """Return the other folders whose space is counted as the container's.
 
-        An agent's container has none, as the agent counts them.
+        An agent's container has none here, because the agent itself counts them.
         """
         users = None if job_of(container.name) is None else self._user_jobs
         return [] if users is None else [users.unmounted_folder(container.name)]

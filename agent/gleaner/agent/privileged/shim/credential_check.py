@@ -2,7 +2,8 @@
 
 CRIU gives a process the rights that are recorded in its CRIU images. So an attacker who could replace the saved images
 with others could gain root's rights. The first guard against this attack is the digest of a checkpoint, which the queue
-keeps. This module is the second guard, on root's side. It checks each thread of the processes before they run again.
+keeps. This module is the second guard, on the privileged side. It checks each thread of the processes before they run
+again.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -19,8 +20,8 @@ _NO_CAPABILITY = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 def stop_if_beyond(init_pid: int, uid: int) -> str | None:
     """Kill the processes that CRIU has just restored if one of them has more rights than it should.
 
-    Return the reason, or None if all are as they should be. A process that cannot be checked counts as one with too
-    many rights, because CRIU lets the processes continue whatever the answer is at this point.
+    Return the reason, or None if no process has too many rights. A process that cannot be checked counts as one with
+    too many rights, because CRIU lets the processes continue whatever the answer is at this point.
     """
     pids = [init_pid]
     try:

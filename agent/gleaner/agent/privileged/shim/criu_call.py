@@ -36,8 +36,8 @@ STOP_WITHIN_S = 20.0
 """The time in which CRIU must have stopped a container's threads, which it does before it changes anything.
 
 CRIU itself gives up after 10 s (its --timeout), but does not notice the timeout while the kernel keeps it waiting for a
-thread. Once all threads have stopped, CRIU is not ended before the agent's end (`transfer`), because it might leave the
-container in an inconsistent state.
+thread. Once all threads have stopped, CRIU is not ended before the agent's end (`transfer`), because CRIU might leave
+the container in an inconsistent state.
 """
 _BEFORE_ALL_STAND = (b"pre-stream", b"pre-dump")
 """CRIU's notifications in a save that come before it has stopped all threads."""
@@ -106,7 +106,7 @@ def _option(number: int, value: Value, runc_pid: int) -> list[str]:
 
 
 def _of_own_cgroup(place: str, source: str, runc_pid: int) -> str:
-    """Return the folder to mount at a place in the container, with runc's own cgroup replaced with the container's.
+    """Return the folder to mount at a place in the container, with runc's own cgroup replaced by the container's.
 
     In a restore, runc has already moved us into the container's cgroups. In a save, our cgroups are runc's.
     """
@@ -137,7 +137,7 @@ def main() -> NoReturn:
         request_fields = dict(fields(request))
         if request_fields.get(1) in (DUMP, RESTORE):
             runc.recv(_LONGEST_REQUEST)
-            if request_fields[1] == RESTORE:  # otherwise what CRIU restores inherits it, and hides our end from runc
+            if request_fields[1] == RESTORE:  # or restored processes would inherit it, and runc would miss our end
                 os.close(int(words[1]))
             # In a save, CRIU has it on purpose, so that runc waits for CRIU even if this program ends.
             try:
@@ -219,8 +219,8 @@ def _run(
     os.mkfifo(answers, 0o600)
     hearing = os.open(notifications, os.O_RDWR | os.O_CLOEXEC)
     answering = os.open(answers, os.O_RDWR | os.O_CLOEXEC)
-    # CRIU inherits the descriptors that runc has opened for it, and its standard streams become those of the restored
-    # process.
+    # CRIU inherits the descriptors that runc has opened for it, and CRIU's standard streams become those of the
+    # restored process.
     criu = subprocess.Popen(words, close_fds=False, preexec_fn=lambda: _confine(root, own))  # noqa: PLW1509 - no threads
     status = 1
     try:
@@ -271,10 +271,10 @@ def _relay_notifications(
 ) -> int:
     """Return CRIU's exit status after all its notifications have been passed on.
 
-    CRIU's messages count first, then its end, and then runc's end. A save is not aborted when runc ends. CRIU receives
-    a refusal, and undoes what it has begun. It is aborted if CRIU cannot stop the container's threads. A restore is
-    aborted when runc ends, or when the process that CRIU restores ends, since CRIU would wait indefinitely. In these
-    cases, `NotUnderstood` is raised.
+    CRIU's messages take precedence over its end, and its end over that of runc. A save is not aborted when runc ends.
+    Instead, CRIU receives a refusal, and undoes what it has begun. A save is aborted if CRIU cannot stop the
+    container's threads. A restore is aborted when runc ends, or when the process that CRIU restores ends, since CRIU
+    would wait indefinitely. In these cases, `NotUnderstood` is raised.
     """
     end_fd = os.pidfd_open(criu.pid)
     may_go, restored, ended_before = False, 0, None
@@ -289,7 +289,7 @@ def _relay_notifications(
         if end_fd in ready and hearing not in ready:
             status = criu.wait()
             if status != 0 and restored:
-                os.kill(restored, signal.SIGKILL)  # without CRIU it continues, perhaps unchecked
+                os.kill(restored, signal.SIGKILL)  # without CRIU the process would continue, perhaps unchecked
             return status
         if hearing not in ready:
             if saved_pid:

@@ -49,7 +49,7 @@ class Need(NamedTuple):
     """The memory that the restore of a container needs, in bytes."""
 
     after: int
-    """The memory when its processes continue."""
+    """The memory that the container has when its processes continue."""
     peak: int
     limit: float
     """The container's own limit, which is infinity if it has none."""

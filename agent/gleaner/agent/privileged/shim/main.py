@@ -1,10 +1,10 @@
-"""Run `gleaner-runc`, an OCI runtime that behaves as runc, but saves to and restores from an agent.
+"""Run `gleaner-runc`, an OCI runtime that behaves like runc, but saves to and restores from an agent.
 
 Docker Engine (through containerd) calls the shim as it would call runc. Every call is passed to runc unchanged, except
 for containers that have an agent's annotation `org.gleaner.handshake`, which comes from the engine's HostConfig and
 never from a container image or a job's environment:
 
-- `checkpoint`: CRIU's images stream to the agent that waits under that name, and containerd finds a small marker.
+- `checkpoint`: CRIU's images stream to the agent that listens under that name, and containerd finds a small marker.
 - `create`: the container is given an init, its user has a name, and it can make only sockets of the usual kinds
   (`own_config`).
 - `pause`: a container that cannot be frozen continues to run (`freezing`).
@@ -20,7 +20,7 @@ never from a container image or a job's environment:
 
 The engine makes several calls for each container, whether it is ours or not, and waits for each call. So all calls that
 do not concern us are passed to runc with only `os` and `sys` imported, and without reading any settings. Wrong settings
-therefore stop no other user's container, and our own containers can still be killed and removed.
+therefore do not stop any other user's container, and our own containers can still be killed and removed.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -216,7 +216,7 @@ def _change_config(call: Call) -> None:
 def _done_after_all(call: Call, words: list[str]) -> int:
     """Have runc carry out the call.
 
-    Return runc's exit status, or 0 if runc has failed but the result was reached all the same.
+    Return runc's exit status, or 0 if runc has failed but the requested result was reached nevertheless.
     """
     from ..common import freezing, processes
 

@@ -22,7 +22,8 @@ class NotConfined(Exception):
 
 
 def enter(root: str, work: str) -> None:
-    """Enter such a namespace. `root` is the path at which the container's root is mounted. Raises `OSError`."""
+    """Enter a new namespace of this kind. `root` is the path at which the container's root is mounted. Raises
+    `OSError`."""
     linux.own_mounts(sees_outside=False)
     linux.mount_itself(work)
     linux.mount_empty("/tmp")  # noqa: S108 - the folder has to be /tmp

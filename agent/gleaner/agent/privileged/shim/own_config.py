@@ -1,4 +1,4 @@
-"""Change a container's configuration before runc reads it, namely its init, sockets, Landlock and its user's name.
+"""Change a container's configuration before runc reads it, namely its init, its sockets, Landlock and its user's name.
 
 Init: process 1 is ours (`../init/init.c`). It is mounted over an empty file in /dev, where every container has a file
 system that belongs to root. The job's program is a child of process 1. The init runs from a copy in the container's
@@ -6,8 +6,8 @@ bundle. A checkpoint contains its init, since CRIU restores a process only toget
 ran. So a node whose init is newer or was compiled differently can also restore the checkpoint. Process 1 has the job's
 rights, so a job gains nothing by forging it.
 
-Landlock: no job can use it, because CRIU would restore the processes without their restrictions. A program that finds
-no Landlock continues without it.
+Landlock: no job can use it, because CRIU would restore the processes without their restrictions. A program that does
+not find Landlock continues without it.
 
 Sockets: seccomp rules restrict a job's sockets to UNIX, INET, INET6, and the routing kind of NETLINK. For other
 families the kernel would load modules that are hardly maintained (such as AF_ALG, TIPC, RDS and SMC).
@@ -40,10 +40,11 @@ _FAMILIES = (1, 2, 10)
 """UNIX, INET, INET6."""
 _NETLINK, _ROUTE = 16, 0
 _MOST_FAMILIES = 64
-"""Linux has fewer. The filter denies higher numbers, and every number that looks like a family only in 32 bits."""
+"""A number above those of all families in Linux. The filter denies numbers from here on, and every number that looks
+like a family only in 32 bits."""
 _CALLS = ("socket", "socketpair")
 _LANDLOCK, ENOSYS = "landlock_create_ruleset", 38
-"""The call that a program makes first, and the error that it understands (landlock(7))."""
+"""The call with which a program begins to use Landlock, and the error that it understands (landlock(7))."""
 _OLD_CALL, _OLD_KINDS = "socketcall", (1, 8)
 """The call with which i386 programs once made sockets, and whose family a filter cannot see.
 
@@ -102,7 +103,7 @@ def put_init(bundle: str, packed: object) -> None:
 
 
 def passwd(uid: int, gid: int) -> str:
-    """Return the file's content (passwd(5)).
+    """Return the contents of /etc/passwd (passwd(5)).
 
     >>> print(passwd(4200, 4200), end="")
     root:x:0:0:root:/root:/bin/sh
@@ -136,7 +137,7 @@ def restrict_calls(config: dict[str, Any]) -> None:
     """Restrict sockets and Landlock in the configuration of a container that is about to be made.
 
     In a filter that allows only what it names, such as Docker's, `socketcall` of i386 stays allowed. libseccomp applies
-    a rule that allows `socket` to the old call as well, and then no other rule can deny that. If the engine is
+    a rule that allows `socket` to the old call as well, and then no other rule can deny that call. If the engine is
     configured to use no filter, none is added. A malformed configuration raises the error that it causes.
     """
     linux: dict[str, Any] = config.get("linux") or dict[str, Any]()

@@ -1,4 +1,4 @@
-"""Seal what CRIU saves for an ordinary user, so that root restores nothing else.
+"""Seal what CRIU saves for an ordinary user, so that nothing else is restored as root.
 
 CRIU runs as root and trusts its images. Forged images could claim that a process had another user's file open. The user
 can write where the checkpoints of a user job are stored. So a relay that runs as root stands between CRIU and the user.
@@ -36,11 +36,11 @@ _MOST_SEEN_BYTES = 2**28
 
 
 class Broken(Exception):
-    """The checkpoint is not one that root has saved for this user. The message is one line."""
+    """The checkpoint is not one that the shim has saved for this user. The message is one line."""
 
 
 class SaveNotes(NamedTuple):
-    """Root's notes of a save."""
+    """The relay's notes on a save."""
 
     descriptors: str
     """The pipes that the process had as its standard streams, in runc's notation."""
@@ -118,7 +118,7 @@ class Relay:
     def finish(self, until_s: float) -> None:
         """Wait until everything has been passed on. CRIU must be done by now. Raises `Broken`."""
         self._join(self._main, until_s)
-        for thread in self._pumps:  # only now complete, as CRIU's last write can add a pump
+        for thread in self._pumps:  # the list is complete only now, as CRIU's last write can add a pump
             self._join(thread, until_s)
         if self.reason:
             raise Broken(self.reason)
@@ -150,7 +150,7 @@ class Relay:
 
     @functools.cached_property
     def _pids(self) -> dict[str, int]:
-        """Look them up once for all images, because the processes are stopped in a save, and there can be thousands."""
+        """The pids of the saved processes, which are looked up once because there can be thousands of them."""
         return wipe_on_fork.pids_by_inner_pid(self._saved)
 
     def _take(self, criu: socket.socket, streamer: socket.socket, name: str) -> None:
@@ -158,7 +158,7 @@ class Relay:
         mappings = wipe_on_fork.IMAGE.match(name)
         pid = self._pids.get(mappings.group(1)) if mappings else None
         source = criu_messages.receive_pipe(criu)
-        with contextlib.ExitStack() as ends:  # if the agent is gone, all must be closed, or CRIU waits indefinitely
+        with contextlib.ExitStack() as ends:  # if the agent is gone, all ends must close, or CRIU waits indefinitely
             ends.callback(os.close, source)
             criu_messages.send_request(streamer, name)
             if _PAGES.match(name):

@@ -1,4 +1,5 @@
-"""Carry out one save or restore: a handshake with the agent, then runc, whose CRIU (`criu_call`) streams to or from it.
+"""Carry out one save or restore: a handshake with the agent, and a call of runc, whose CRIU (`criu_call`) streams
+images to or from the agent.
 
 No path of the agent is opened here, and the agent's messages are checked before they are used. When the agent is
 killed, its ends of the pipes close, and CRIU lets the container continue. An agent that exists but does nothing
@@ -47,7 +48,7 @@ _PIPE = re.compile(r"pipe:\[[0-9]{1,20}\]\Z")
 
 
 def run(call: Call) -> int | None:
-    """Save or restore, if the call is for an agent's container.
+    """Save or restore a container, if the call is for an agent's container.
 
     Return the exit status, or None if runc is to carry out the call.
     """
@@ -114,7 +115,7 @@ def _reading(path: str) -> Generator[Any]:
 def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> int:
     """Stream the memory and the written files to the agent.
 
-    On a failure the container is as before, and the agent is told the reason.
+    After a failure the container is as before, and the agent is told the reason.
     """
     image_path, end_s = call.option("--image-path"), _end(annotations)
     if image_path is None:
@@ -163,7 +164,7 @@ def _must_stand_still(call: Call) -> None:
 
 
 def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -> int:
-    """Restore from what the agent serves, in a call where runc would have created a new process."""
+    """Restore the container from what the agent serves, in a call where runc would have created a new process."""
     end_s = _end(annotations)
     owner, agent = _connect(settings, annotations)
     agent.say({"version": ipc.VERSION, "do": "restore", "container": call.container})
@@ -225,7 +226,7 @@ def _serving_pages(
 ) -> Generator[page_watchdog.Pages | None]:
     """Yield a page server if the agent wants one and the node can have one. Raises `HandshakeFailed` for a user job.
 
-    The checkpoint of a user job is sealed, and memory that is served later might not be what root has saved.
+    The checkpoint of a user job is sealed, and memory that is served later might not be what was saved.
     """
     if wish is not True:
         yield None
@@ -351,7 +352,7 @@ def _make_relay(
 
 
 def check_descriptors(text: object) -> list[str]:
-    """Return the names of the process's three standard streams, checked. Raises `HandshakeFailed`.
+    """Return the checked names of the process's three standard streams. Raises `HandshakeFailed`.
 
     runc checks only whether they are pipes, and passes their names to CRIU. With fewer than three entries runc crashes.
 
@@ -381,7 +382,7 @@ class _Owner(NamedTuple):
 
 
 def _connect(settings: config.Config, annotations: dict[str, str]) -> tuple[_Owner, ipc.Handshake]:
-    """Connect to the program that waits for this container. Raises `HandshakeFailed`, or `Misconfigured`."""
+    """Connect to the program that listens for this container. Raises `HandshakeFailed`, or `Misconfigured`."""
     name, uid = annotations.get(ANNOTATION_HANDSHAKE, ""), annotations.get(ANNOTATION_OWNER)
     if uid is None:
         return _Owner(settings.agent_uid, b""), ipc.connect(settings.handshakes, name, settings.agent_uid)
@@ -505,8 +506,8 @@ def _run(
 def _take_down(runc: subprocess.Popen[bytes], settings: config.Config, call: Call, *, patience_s: float | None) -> None:
     """End what runc has begun, and then the container.
 
-    With `patience_s`, CRIU is ended first, and runc has that many seconds to remove its mounts. If it is None, all are
-    ended at the same time.
+    With `patience_s`, CRIU is ended first, and runc has that many seconds to remove its mounts. If it is None, all
+    processes are ended at the same time.
     """
     with contextlib.suppress(subprocess.TimeoutExpired):
         if patience_s is not None:

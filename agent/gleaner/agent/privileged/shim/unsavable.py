@@ -6,8 +6,8 @@ permanent.
 Processes: CRIU cannot stop some of them, or would restore them as something else. Such processes are searched for
 before CRIU is called, while the container is stopped.
 
-Deleted files and folders: CRIU keeps such a file under the path that the kernel reports, and when it restores it
-recreates the file at that path, as root. The kernel reports the path that the file had. Since then, symbolic links
+Deleted files and folders: CRIU keeps such a file under the path that the kernel reports, and recreates the file at that
+path, as root, when it restores the container. The kernel reports the path that the file had. Since then, symbolic links
 might have replaced its folders, and they would lead CRIU out of the container. Where a folder is missing, CRIU uses the
 one above it, so each existing folder is checked. A container that holds a file with such a link in its path is not
 saved.
@@ -19,7 +19,8 @@ is not saved.
 
 Folders: CRIU keeps the position in an open folder as a number. The meaning of the number depends on the file system. On
 another node the job has a copy of the folder, in which the same number leads to other names, so that some names appear
-twice and others never. So a container that has read part of a folder is not saved. /proc and /sys are not copied.
+twice and others never. So a container that has read part of a folder is not saved. Folders in /proc and /sys are
+excepted, because they are not copied.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -48,9 +49,9 @@ _NAMELESS = ("/[aio]", "/secretmem")
 class Reason(NamedTuple):
     """A reason in one line.
 
-    With `lasts`, the reason stays unless the program changes, so the result is the same on every node and at every try.
-    A reason that can disappear while the program continues does not last. An example is a message that has not been
-    received yet.
+    With `lasts`, the reason persists unless the program changes, so the result is the same on every node and at every
+    try. A reason that can disappear while the program continues does not last. An example is a message that has not
+    been received yet.
     """
 
     text: str
@@ -69,7 +70,7 @@ def log_line(reason: Reason) -> str:
 def shown(path: str) -> str:
     """Return a path in quotation marks, with at most 80 characters.
 
-    A long one is shortened to its beginning and its end.
+    A long path is shortened to its beginning and its end.
 
     >>> shown("/job/x"), shown("/job/" + "x" * 4000)[:8], len(shown("/job/" + "x" * 4000))
     ("'/job/x'", "'/job/xx", 80)
@@ -271,7 +272,7 @@ def holds_sent_files(about: str, name: str) -> bool:
 
 
 def _half_read(pid: int) -> Iterator[str]:
-    """Yield the path of each folder that a process has read in part, so that names follow at its position."""
+    """Yield the path of each folder that a process has read in part, so that more names follow its position."""
     about = f"/proc/{pid}"
     for name in os.listdir(f"{about}/fd"):
         entry = f"{about}/fd/{name}"

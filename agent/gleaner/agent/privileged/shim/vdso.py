@@ -121,7 +121,7 @@ def _flaw(area: bytes, layout: VdsoLayout) -> str | None:
 
 
 def _beyond(area: bytes, layout: VdsoLayout, *, names_at: int, symbols_at: int, base: int) -> str | None:
-    """Return what is wrong with any entry that the table could be taken to have, or None if nothing is.
+    """Return what is wrong with any entry that a reader could find in the table, or None if nothing is wrong.
 
     The number of entries is not trusted either, because it also comes from the process.
     """

@@ -1,4 +1,4 @@
-"""Mark memory that a child inherits as zeros (madvise(2), MADV_WIPEONFORK), as CRIU 4 restores it as ordinary memory.
+"""Mark memory that a child inherits as zeros (madvise(2), MADV_WIPEONFORK), which CRIU 4 restores as ordinary memory.
 
 In such memory, glibc 2.41 and newer, and cryptographic libraries, keep the state of their random number generators. If
 the mark were lost in a restore, all children of a process would draw the same random numbers as their parent. So the

@@ -127,7 +127,7 @@ def put_back(chunks: Iterable[bytes], root: str, limit: SizeLimit, links: Links 
 
     They pass through its mounted root, because the layers below a mounted overlay must not be changed. An overlay's
     mark of deletion does not become a file there. Instead, the file of that name is deleted. If `links` is given,
-    symbolic links are appended to it and not made. Raises `Hostile`, or one of `MALFORMED`.
+    symbolic links are appended to it instead of being made. Raises `Hostile`, or one of `MALFORMED`.
     """
     source = tar_unpack.TarSource(chunks)
     with openat.closing_fd(os.open(root, openat.FOLDER)) as target:
