@@ -57,7 +57,7 @@ def test_where_no_node_can_fetch_a_jobs_input_the_job_says_so(harness: QueueHarn
     harness.urls = ("https://host/",)
     job = harness.job(inputs=({"name": "a", "url": "https://host/a"},))
     harness.agent("a", node="n1")
-    assert lacking(harness, job) == {"n1": "what fetches https:// inputs"}
+    assert lacking(harness, job) == {"n1": "support for https:// inputs"}
     assert claimed(harness, "a") == []
     assert claimed(harness, harness.agent("b", node="n2", fetches=("https",))) == [job]
 

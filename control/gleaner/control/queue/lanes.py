@@ -81,10 +81,10 @@ def need_in_words(need: tuple[NeedKind, str]) -> str:
     """Return, in words, the property that a node lacks.
 
     >>> need_in_words((NeedKind.FETCH, "s3")), need_in_words((NeedKind.MOUNT, "/data"))
-    ('what fetches s3:// inputs', 'the folder /data')
+    ('support for s3:// inputs', 'the folder /data')
     """
     what, name = need
-    return f"the folder {name}" if what is NeedKind.MOUNT else f"what fetches {name}:// inputs"
+    return f"the folder {name}" if what is NeedKind.MOUNT else f"support for {name}:// inputs"
 
 
 _WISH, _KEY = tuple(LaneWish.model_fields), tuple(LaneKey.model_fields)
