@@ -14,6 +14,7 @@ from tests import doc_pages
 from tests.simulation.shipped import PATH
 
 from gleaner.control.cli import app
+from gleaner.control.simulation.workloads.traces import read
 
 FEW = ("--lengths", "30m,1h", "--seeds", "2", "--workers", "1")
 TUNE = ("simulate", "tune")
@@ -38,6 +39,7 @@ def test_the_answer_is_a_sentence_a_table_and_files(tmp_path: Path, capsys: pyte
     assert said.err.startswith("glean: 2,000 jobs read")
     assert "assumed" not in said.err
     assert value["answer"][0] in (tmp_path / "report.html").read_text()
+    assert value["mean_wait_in_log_s"] == pytest.approx(read(PATH).wait_s.mean())
     assert asked(*costs, "--json", "-") == 0
     assert json.loads(capsys.readouterr().out) == value
 

@@ -22,7 +22,7 @@ from gleaner.control.simulation.model import (
     uninterrupted,
 )
 from gleaner.control.simulation.settings import AgentQueueSettings, AgentSettings, CostSettings, SchedulerSettings
-from gleaner.control.simulation.tuning.answer import TuningAnswer, sentences, small_jobs
+from gleaner.control.simulation.tuning.answer import TuningAnswer, sentences, small_jobs, table
 from gleaner.control.simulation.tuning.tune import Comparison, Sweep, Trial, compare, interval, settings_of, trial
 from gleaner.control.simulation.tuning.variants import variation
 
@@ -108,11 +108,17 @@ def compared(wait_s: float, won: float, *, spread: float = 0.1, length_s: float 
     return Comparison(AgentSettings(length_s=length_s, preemption=True), trials)
 
 
-def answer(*comparisons: Comparison, machine: Machine | None = None, limit_s: float = 180.0) -> TuningAnswer:
+def answer(
+    *comparisons: Comparison,
+    machine: Machine | None = None,
+    limit_s: float = 180.0,
+    log_wait_s: float | None = None,
+) -> TuningAnswer:
     machine = machine or of_nodes(8, 4)
     base = sweep()
     settings = tuple(one.agents for one in comparisons)
-    return TuningAnswer(Sweep(base.workload, machine, base.scheduler, base.how, settings), comparisons, limit_s)
+    asked = Sweep(base.workload, machine, base.scheduler, base.how, settings)
+    return TuningAnswer(asked, comparisons, limit_s, log_wait_s)
 
 
 def test_the_best_setting_wins_most_of_those_that_are_surely_within_the_limit() -> None:
@@ -126,7 +132,7 @@ def test_the_best_setting_wins_most_of_those_that_are_surely_within_the_limit() 
 
 def test_the_first_sentence_has_the_wait_and_the_node_hours() -> None:
     # 0.2 of 8 nodes for 720 h are 1,152 node hours of the 2,304 that are idle.
-    first, why, pays, costs, _small = sentences(answer(compared(58, 0.2)))
+    first, why, pays, costs, _small = sentences(answer(compared(58, 0.2), compared(900, 0.3)))
     assert first == (
         "Agents of 1 h, with preemption: regular jobs wait 100 min on average without agents, and 58 s longer with "
         "them (+44 s to +72 s). Of 2,304 idle node hours a month, 1,152 are harvested."
@@ -136,7 +142,58 @@ def test_the_first_sentence_has_the_wait_and_the_node_hours() -> None:
     assert costs.startswith("A save takes 0 s and a restore 0 s in these replays")
     failed, nearest, *_ = sentences(answer(compared(-3000, 0.0), machine=of_nodes(2)))
     assert failed.startswith("No setting is sure to harvest and to lengthen the mean wait by at most 180 s")
+    assert nearest.startswith("The nearest, whose interval has the lowest upper end: Agents of 1 h")
     assert "and 50 min less with them" in nearest
+
+
+def test_a_single_setting_is_not_said_to_be_the_best_of_several() -> None:
+    why = sentences(answer(compared(58, 0.2)))[1]
+    assert why == "No other setting was tried. The limit is 180 s (--wait-limit)."
+
+
+def test_an_undecided_answer_names_the_length_and_the_seeds_that_would_decide() -> None:
+    # The deviation is 150 s and the mean is 80 s below the limit: t(15, 0.975) * 150 / sqrt(16) = 79.9.
+    unsure, past = compared(100, 0.2, spread=1.5), compared(250, 0.2, spread=0.2, length_s=1800)
+    assert unsure.wait_growth_s.low < past.wait_growth_s.low < 180 < past.wait_growth_s.high
+    advice = "Undecided. One length needs about 16 seeds, so add --lengths 60m --seeds 16."
+    assert sentences(answer(unsure, past))[2] == advice
+    assert not [line for line in sentences(answer(compared(300, 0.2))) if "seeds" in line]
+    assert not [line for line in sentences(answer(compared(58, 0.2), unsure)) if "seeds" in line]
+
+
+CORES = Machine((NodeClass(8, 4),), Allocation.CORES)
+
+
+@pytest.mark.parametrize(
+    ("log_wait_s", "machine", "words"),
+    [
+        (2900.0, None, "is 48 min in the log itself and 100 min in the replays without agents. First check --set mach"),
+        (2900.0, CORES, "First check --scheduler and the number of nodes."),
+        (12_100.0, None, "First check --scheduler and the number of nodes."),
+        (3100.0, None, ""),
+        (None, None, ""),
+    ],
+)
+def test_a_wait_far_from_that_of_the_log_is_a_warning_with_what_to_check(
+    log_wait_s: float | None, machine: Machine | None, words: str
+) -> None:
+    found = answer(compared(58, 0.2), machine=machine, log_wait_s=log_wait_s)
+    warnings = [line for line in sentences(found) if line.startswith("Do not rely on this yet")]
+    assert [words in line for line in warnings] == [True] * bool(words)
+    assert ("in the log itself)" in table(found).title) is (log_wait_s is not None)
+
+
+def test_a_short_wait_is_never_far_from_that_of_the_log() -> None:
+    one = Comparison(AGENTS, tuple(replace(PLAIN, wait_without_s=700.0) for _ in range(2)))
+    assert not [line for line in sentences(answer(one, log_wait_s=110.0)) if "rely" in line]
+    assert [line for line in sentences(answer(one, log_wait_s=90.0)) if "rely" in line]
+
+
+def test_an_interval_has_one_unit_in_the_sentence_and_in_the_table() -> None:
+    found = answer(compared(1150, 0.2, spread=0.4), limit_s=3000)
+    shown = "(+0 min to +38 min)"
+    assert shown in sentences(found)[0]
+    assert f"+19 min {shown}" in table(found).rows[0][2]
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def tune(
         wait_s = comparisons[0].mean("wait_without_s")
         if is_share and not wait_s:
             raise BadInput("without agents no regular job waits, so give --wait-limit in seconds")
-        found = answers.TuningAnswer(sweep, comparisons, limit * wait_s if is_share else limit)
+        found = answers.TuningAnswer(sweep, comparisons, limit * wait_s if is_share else limit, ground.log_wait_s)
         is_stopped = found.seeds < seeds
         remarks = (
             *((f"stopped: {found.seeds} of {seeds} histories are in this answer",) if is_stopped else ()),

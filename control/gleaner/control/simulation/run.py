@@ -27,6 +27,8 @@ class Ground:
     machine: Machine
     cleaning: Cleaning
     remarks: tuple[str, ...]
+    log_wait_s: float | None = None
+    """The mean wait of the jobs in the log itself, or None if it is not known or the jobs are made."""
 
     @property
     def unit(self) -> str:
@@ -77,12 +79,14 @@ def prepare(scenario: Scenario, progress: Progress = nobody) -> Ground:
         machine = of_processors(trace.processors)
         remarks.append(f"the machine has {trace.processors} processors, as the trace says")
     workload = trace.workload
+    known_s = trace.wait_s[~np.isnan(trace.wait_s)]
+    log_wait_s = float(known_s.mean()) if len(known_s) and settings.synthetic is None else None
     if settings.synthetic is not None:
         workload = make(settings.synthetic, machine, workload)
     if settings.job_class != "non-preemptible":
         kinds = np.full(len(workload), _CLASSES[settings.job_class], dtype=np.int8)
         workload = replace(workload, job_class=kinds)
-    return Ground(workload, machine, trace.cleaning, tuple(remarks))
+    return Ground(workload, machine, trace.cleaning, tuple(remarks), log_wait_s)
 
 
 def _made(settings: WorkloadSettings, machine: Machine | None) -> Ground:

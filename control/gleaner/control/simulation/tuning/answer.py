@@ -1,7 +1,7 @@
 """The output of `glean simulate tune`, as sentences in readable units, a table, a page with plots, and JSON."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 
 from gleaner.control.simulation.metrics.tables import Table, duration, percent
 from gleaner.control.simulation.model import Allocation, Machine, Workload
@@ -10,8 +10,10 @@ from gleaner.control.simulation.settings import AgentSettings
 from gleaner.control.simulation.tuning.tune import Comparison, Interval, Sweep
 
 MONTH_H = 720
+FAR_FACTOR, FAR_S = 2, 600
+"""The mean waits of the log and of the replays are far apart if they differ by more than both of these."""
 _PLACED = {
-    Allocation.NODES: "each was given a whole node, as with --exclusive in Slurm",
+    Allocation.NODES: "each was given a whole node. If jobs share nodes, add --set machine.allocation=cores",
     Allocation.PROCESSORS: "they were given processors of one pool, whatever node these belong to",
     Allocation.CORES: "they were given cores of nodes that they shared with other jobs",
 }
@@ -25,6 +27,8 @@ class TuningAnswer:
     comparisons: tuple[Comparison, ...]
     limit_s: float
     """The limit on the increase of the mean wait."""
+    log_wait_s: float | None = None
+    """The mean wait in the log itself, or None if it is not known."""
 
     @property
     def wait_without_s(self) -> float:
@@ -85,37 +89,72 @@ def signed(growth_s: float, beside_s: float = 0) -> str:
     return ("+" if round(growth_s) > 0 else "") + rough(growth_s, beside_s)
 
 
+def in_one_unit(wait_s: Interval) -> Callable[[float], str]:
+    """Return the function that shows the mean and the ends of this interval, all in one unit."""
+    return lambda time_s: signed(time_s, max(wait_s.low, wait_s.high, key=abs))
+
+
 def sentence(found: TuningAnswer, one: Comparison) -> str:
     """Return the effect of one setting on regular jobs, and the time that it harvests."""
     wait_s, idle = one.wait_growth_s, 1 - one.mean("load_without")
-    low, high = signed(wait_s.low, wait_s.high), signed(wait_s.high, wait_s.low)
+    shown = in_one_unit(wait_s)
     return (
         f"{name(one.agents)}: regular jobs wait {rough(found.wait_without_s)} on average without agents, and "
-        f"{rough(abs(wait_s.mean))} {'less' if wait_s.mean < 0 else 'longer'} with them ({low} to {high}). Of "
+        f"{rough(abs(wait_s.mean))} {'less' if wait_s.mean < 0 else 'longer'} with them "
+        f"({shown(wait_s.low)} to {shown(wait_s.high)}). Of "
         f"{found.node_hours(idle):,.0f} idle node hours a month, {found.node_hours(one.load_growth.mean):,.0f} are "
         "harvested."
     )
 
 
 def sentences(found: TuningAnswer) -> tuple[str, ...]:
-    """Return the best setting, the reason for it, the jobs that it delays, the costs of saves, and the placing of small
-    jobs."""
-    limit = f"{rough(found.limit_s)} (--wait-limit)"
-    one, why = found.best, f"No other setting that lengthens the mean wait by at most {limit} harvests more."
-    if one is None:
-        one, why = (
-            found.nearest,
-            f"No setting is sure to harvest and to lengthen the mean wait by at most {limit}.",
-        )
+    """Return the best setting, the reason for it, doubts about it, the jobs that it delays, the costs of saves, and the
+    placing of small jobs."""
+    one = found.best or found.nearest
     earlier_s = one.mean("earlier_mean_s")
     return (
-        *((sentence(found, one), why) if found.best else (why, f"The nearest: {sentence(found, one)}")),
+        *_choice(found, one),
+        *_doubts(found),
         f"{percent(one.mean('later'), 0)} of the jobs start later than without agents, by "
         f"{rough(one.mean('later_mean_s'))} on average, and {percent(one.mean('earlier'), 0)} earlier"
         f"{f', by {rough(earlier_s)}' if earlier_s else ''}.",
         costs(one.agents),
         small_jobs(found.sweep.workload, found.sweep.machine),
     )
+
+
+def _choice(found: TuningAnswer, one: Comparison) -> Iterator[str]:
+    limit = f"{rough(found.limit_s)} (--wait-limit)"
+    if found.best is None:
+        yield f"No setting is sure to harvest and to lengthen the mean wait by at most {limit}."
+        yield f"The nearest, whose interval has the lowest upper end: {sentence(found, one)}"
+    else:
+        yield sentence(found, one)
+        harvests_most = f"that lengthens the mean wait by at most {limit} harvests more"
+        yield f"No other setting {harvests_most if len(found.comparisons) > 1 else f'was tried. The limit is {limit}'}."
+
+
+def _doubts(found: TuningAnswer) -> Iterator[str]:
+    """Yield the number of seeds that would decide, if nothing is decided, and a warning if the replays are far from the
+    log."""
+    undecided = [
+        (one.wait_growth_s.mean > found.limit_s, one.seeds_to_decide(found.limit_s), one.agents.length_s)
+        for one in found.comparisons
+        if one.wait_growth_s.low <= found.limit_s and one.load_growth.high > 0
+    ]
+    if found.best is None and undecided:
+        _, seeds, length_s = min(undecided)  # means within the limit come first, because more seeds might confirm them
+        yield f"Undecided. One length needs about {seeds} seeds, so add --lengths {length_s / 60:g}m --seeds {seeds}."
+    wait_s, machine = found.wait_without_s, found.sweep.machine
+    log_s = wait_s if found.log_wait_s is None else found.log_wait_s
+    if abs(log_s - wait_s) > FAR_S and max(log_s, wait_s) > FAR_FACTOR * min(log_s, wait_s):
+        cause = "--scheduler and the number of nodes"
+        if log_s < wait_s and machine.allocation is Allocation.NODES and smaller(found.sweep.workload, machine):
+            cause = "--set machine.allocation=cores, because jobs that are smaller than a node might share nodes"
+        yield (
+            f"Do not rely on this yet, because the mean wait is {rough(log_s)} in the log itself and {rough(wait_s)} "
+            f"in the replays without agents. First check {cause}."
+        )
 
 
 def costs(agents: AgentSettings) -> str:
@@ -162,14 +201,15 @@ def table(found: TuningAnswer) -> Table:
     columns: dict[str, Callable[[Comparison], str]] = {
         "length": lambda one: duration(one.agents.length_s),
         "preemption": lambda one: "yes" if one.agents.preemption else "no",
-        "mean wait": lambda one: spread(one.wait_growth_s, signed),
+        "mean wait": lambda one: spread(one.wait_growth_s, in_one_unit(one.wait_growth_s)),
         "start later": lambda one: percent(one.mean("later"), 0),
         "node hours harvested a month": lambda one: spread(one.load_growth, hours),
         "load": lambda one: percent(one.mean("load_without") + one.load_growth.mean, 1),
         "": lambda one: "best" if one == found.best else verdict(one),
     }
     load, wait = percent(found.comparisons[0].mean("load_without"), 1), rough(found.wait_without_s)
-    title = f"Without agents the load is {load} and the mean wait {wait}. Changes, with 95 % intervals:"
+    log = "" if found.log_wait_s is None else f" ({rough(found.log_wait_s, found.wait_without_s)} in the log itself)"
+    title = f"Without agents the load is {load} and the mean wait {wait}{log}. Changes, with 95 % intervals:"
     return Table.of(found.comparisons, columns, right=tuple(columns)[2:6], title=title)
 
 
@@ -205,20 +245,14 @@ def _plots(found: TuningAnswer) -> Iterator[Lines]:
     """Yield a plot of the wait against the agents' length with preemption, and another one without preemption."""
     for preemption, word in ((True, "with"), (False, "without")):
         own = [one for one in found.comparisons if one.agents.preemption is preemption]
-        waits_s = [one.wait_growth_s for one in own]
-        curve = Curve(
-            "mean and 95 % interval",
-            [one.agents.length_s for one in own],
-            [wait_s.mean for wait_s in waits_s],
-            [wait_s.low for wait_s in waits_s],
-            [wait_s.high for wait_s in waits_s],
-        )
         if own:
+            means_s, lows_s, highs_s = zip(*(astuple(one.wait_growth_s) for one in own), strict=True)
+            lengths_s = [one.agents.length_s for one in own]
             yield Lines(
                 f"How much longer regular jobs wait, {word} preemption ({rough(found.wait_without_s)} without agents)",
                 Axis("length of an agent", Unit.SECONDS, logarithmic=True),
                 Axis("change of the mean wait", Unit.SECONDS),
-                (curve,),
+                (Curve("mean and 95 % interval", lengths_s, means_s, lows_s, highs_s),),
                 ((found.limit_s, "the limit"),),
             )
 
@@ -239,6 +273,7 @@ def as_json(found: TuningAnswer) -> dict[str, object]:
         "histories": sweep.how.said,
         "wait_limit_s": found.limit_s,
         "mean_wait_without_s": found.wait_without_s,
+        "mean_wait_in_log_s": found.log_wait_s,
         "load_without": found.comparisons[0].mean("load_without"),
         "best": None if found.best is None else found.comparisons.index(found.best),
         "settings": [

@@ -78,6 +78,17 @@ class Comparison:
     def load_growth(self) -> Interval:
         return interval([trial.load_growth for trial in self.trials])
 
+    def seeds_to_decide(self, limit_s: float) -> int:
+        """Return about how many seeds put the limit outside the interval of the wait, and 0 outside that of the load.
+
+        Means and deviations are assumed to stay, so that an interval shrinks with 1/sqrt(seeds). Student's t needs two
+        more than the normal distribution, and one is for rounding up.
+        """
+        waits_s = [trial.wait_growth_s - limit_s for trial in self.trials]
+        loads = [trial.load_growth for trial in self.trials]
+        noise = max(statistics.stdev(each) / (abs(statistics.fmean(each)) or 1e-9) for each in (waits_s, loads))
+        return max(len(self.trials) + 1, 3 + int((1.96 * min(noise, 50)) ** 2))  # seldom more than 9,607
+
 
 @dataclass(frozen=True, slots=True)
 class Sweep:

@@ -94,11 +94,9 @@ def _bad_line(path: Path, first: int, lines: list[str]) -> BadTrace:
     for number, line in enumerate(lines, first):
         found = line.split()
         for place, (name, text) in enumerate(zip(FIELDS, found, strict=False)):
-            expected = _expected(text, is_whole=place in _WHOLE)
-            if expected:
-                return BadTrace(
-                    f"{path}, line {number}, field {place + 1} ({name}): expected {expected}, found {text!r}"
-                )
+            wrong = expected(text, is_whole=place in _WHOLE)
+            if wrong:
+                return BadTrace(f"{path}, line {number}, field {place + 1} ({name}): expected {wrong}, found {text!r}")
         if found and len(found) < len(FIELDS):
             return BadTrace(
                 f"{path}, line {number}: it ends after field {len(found)} ({FIELDS[len(found) - 1]}); expected "
@@ -109,7 +107,7 @@ def _bad_line(path: Path, first: int, lines: list[str]) -> BadTrace:
     raise AssertionError(f"{path}: a line was refused that nothing is wrong with")
 
 
-def _expected(text: str, *, is_whole: bool) -> str:
+def expected(text: str, *, is_whole: bool) -> str:
     """Return a description of the expected text, or an empty text if the given one is valid."""
     try:
         value = float(text)

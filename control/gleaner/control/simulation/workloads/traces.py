@@ -9,7 +9,7 @@ from gleaner.control.simulation.errors import BadTrace
 from gleaner.control.simulation.model import Cleaning, Seconds, Workload
 from gleaner.control.simulation.workloads.cleaning import USUAL, Conventions, clean
 from gleaner.control.simulation.workloads.sacct import ASK, read_sacct
-from gleaner.control.simulation.workloads.swf import read_swf
+from gleaner.control.simulation.workloads.swf import expected, read_swf
 from gleaner.control.simulation.workloads.trace_file import Blocks, Progress, lines_of, nobody
 
 
@@ -74,20 +74,12 @@ def _is_header_of_sacct(path: Path, line: str) -> bool:
         if "|" in line:
             return True
         words = line.split()
-        if 2 * sum(map(_is_number, words)) >= len(words):
+        if 2 * sum(not expected(word, is_whole=False) for word in words) >= len(words):
             return False
     raise BadTrace(
         f"{path}: expected Standard Workload Format or the output of sacct --parsable2; it starts with {line[:32]!r};"
         f" {ASK}"
     )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _positive(text: str | None) -> int | None:
