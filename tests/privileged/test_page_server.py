@@ -140,19 +140,15 @@ def test_a_user_job_that_asks_for_it_is_refused(monkeypatch: pytest.MonkeyPatch)
             pass
 
 
-@pytest.mark.parametrize("release", ["4.18.0-553.el8", "5.14.0-503.el9"])
-def test_older_kernels_restore_as_before(monkeypatch: pytest.MonkeyPatch, release: str) -> None:
-    monkeypatch.setattr("platform.release", lambda: release)
-    assert not page_watchdog.is_possible(Config(4200, criu="/bin/true"))
-    monkeypatch.setattr("platform.release", lambda: "5.15.0-91-generic")
-    assert page_watchdog.is_possible(Config(4200, criu="/bin/true"))
+def test_older_kernels_restore_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    for release, is_new in (("4.18.0-553.el8", False), ("5.14.0-503.el9", False), ("5.15.0-91-generic", True)):
+        monkeypatch.setattr("platform.release", lambda value=release: value)
+        assert page_watchdog.is_possible(Config(4200, criu="/bin/true")) == is_new
     assert not page_watchdog.is_possible(Config(4200, criu="/bin/false"))
     assert not page_watchdog.is_possible(Config(4200, criu="/nowhere"))
 
 
-@pytest.mark.parametrize(
-    "runs", [[(START + 1, 1, 2)], [(START, 0, 2)], [(START, 2, 2), (START, 1, 2)], [(2**57, 1, 2)]]
-)
+@pytest.mark.parametrize("runs", [[(1, 1, 2)], [(START, 0, 2)], [(START, 2, 2), (START, 1, 2)], [(2**57, 1, 2)]])
 def test_a_page_map_that_no_process_has_is_refused(runs: list[tuple[int, int, int]]) -> None:
     with pytest.raises(NotUnderstood):
         later_ranges(pagemap(*runs))
@@ -171,9 +167,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize(("flags", "status", "advice", "is_lazy"), KINDS.values(), ids=KINDS)
-def test_only_memory_of_its_own_comes_later_and_what_stays_loses_the_mark(
-    flags: int, status: int, advice: int, is_lazy: bool
-) -> None:
+def test_own_memory_comes_later_and_the_rest_is_unmarked(flags: int, status: int, advice: int, is_lazy: bool) -> None:
     """With the mark, CRIU would leave out pages that are in its stream."""
     own = image(mapping(START, 8, flags, status, advice))
     pages = pagemap((START, 2, 4), (START + 2 * PAGE, 3, 6), (START + 5 * PAGE, 1, 1))

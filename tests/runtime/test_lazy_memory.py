@@ -61,9 +61,7 @@ def test_criu_gets_what_comes_first_without_the_mark_and_the_rest_not_at_all(tmp
 
 
 @pytest.mark.parametrize("other", ["pagemap-2.img", "userns-9.img"])
-def test_a_job_of_several_processes_or_with_a_namespace_of_users_gets_all_its_memory_first(
-    tmp_path: Path, other: str
-) -> None:
+def test_several_processes_or_a_namespace_of_users_get_all_memory_first(tmp_path: Path, other: str) -> None:
     """A page that is missing at a fork would no longer be shared, and root does not hear of forks in a namespace."""
     assert find_lazy_memory(saved(tmp_path, other)) is None
 
