@@ -119,7 +119,7 @@ def test_a_container_counts_as_dead_only_if_that_can_be_read(tmp_path: Path) -> 
     assert not page_watchdog._is_dead(str(folder)), "its processes cannot be read"
     folder.rmdir()
     assert not page_watchdog._is_dead(str(folder)), "the folder above is no cgroup: perhaps nothing is mounted there"
-    (above / "cgroup.procs").touch()
+    (above / "cgroup.procs").write_text("1\n")
     assert page_watchdog._is_dead(str(folder))
     folder.mkdir()
     (folder / "cgroup.procs").write_text("7\n")

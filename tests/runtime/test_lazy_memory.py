@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.privileged.pages_harness import PAGES, PROCESS, START, content_of, image, mapping, pagemap, restored
 from tests.privileged.root import only_root
+from tests.privileged.waiting import wait_until
 
 from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
@@ -20,6 +21,7 @@ from gleaner.agent.runtime.criu_streams import PREFIX
 from gleaner.agent.runtime.lazy_memory import ORDER_PART, find_lazy_memory
 from gleaner.agent.system.ipc import receive_all
 
+MORE = 8 * PAGES
 EAGER, STACK, INIT = 3, START // 2, START * 2
 """So many pages of a stack come before the others, and so does the memory of the init, at these places."""
 
@@ -36,7 +38,7 @@ def saved(folder: Path, *others: str, order: Sequence[int] = (), pages: int = PA
         "pages-1.img": b"s" * EAGER * PAGE + b"".join(map(content_of, range(pages))),
     }
     with storage.draft("jobs/1/x") as draft:
-        for name, content in {**images, **dict.fromkeys(others, b"")}.items():
+        for name, content in {**images, **dict.fromkeys(others, images["pagemap-1.img"])}.items():
             draft.add(PREFIX + name, [content])
         if order:
             draft.add(ORDER_PART, [json.dumps([(PROCESS, START + page * PAGE) for page in order]).encode()])
@@ -66,14 +68,15 @@ def test_several_processes_or_a_namespace_of_users_get_all_memory_first(tmp_path
     assert find_lazy_memory(saved(tmp_path, other)) is None
 
 
-def _sent(archive: FolderArchive, pages: int, asked: bytes = b"") -> list[tuple[int, int]]:
+def _sent(archive: FolderArchive, asked: Sequence[int] = ()) -> list[tuple[int, int]]:
     """Return the place and the size of each block, in the order in which they come."""
     ours, theirs = socket.socketpair()
     memory: Any = find_lazy_memory(archive)
     memory.begin(ours)
-    theirs.sendall(BEGIN + asked)
+    theirs.sendall(BEGIN + b"".join(BLOCK.pack(PROCESS, PAGE, START + page * PAGE) for page in asked))
+    wait_until(lambda: len(memory.waits) == len(asked), "what is waited for is known")
     sent: list[tuple[int, int]] = []
-    while sum(size for _, size in sent) < pages * PAGE:
+    while sum(size for _, size in sent) < MORE * PAGE:
         _, size, address = BLOCK.unpack(receive_all(theirs, BLOCK.size))
         sent.append((address - START, len(receive_all(theirs, size))))
     theirs.close()
@@ -81,19 +84,19 @@ def _sent(archive: FolderArchive, pages: int, asked: bytes = b"") -> list[tuple[
 
 
 def test_what_was_waited_for_the_last_time_comes_first(tmp_path: Path) -> None:
-    pages = random.Random(7).sample(range(PAGES), 20)
-    sent = _sent(saved(tmp_path, order=[*pages, PAGES + 7]), PAGES)
+    pages = random.Random(7).sample(range(MORE), 20)
+    sent = _sent(saved(tmp_path, order=[*pages, MORE + 7], pages=MORE))
     found = [next(number for number, (at, size) in enumerate(sent) if 0 <= page * PAGE - at < size) for page in pages]
     assert max(found) < len(set(found)), "a block that was not waited for came before one that was"
-    assert {at for at, _ in sent} | {PAGES * PAGE} == {0} | {at + size for at, size in sent}
+    assert {at for at, _ in sent} | {MORE * PAGE} == {0} | {at + size for at, size in sent}
 
 
 def test_the_memory_that_follows_a_page_that_is_waited_for_comes_next(tmp_path: Path) -> None:
     """A process that reads on waits once, and not for each block."""
     waited = 2 * PAGES
-    asked = BLOCK.pack(PROCESS, PAGE, START + waited * PAGE)
-    sent = _sent(saved(tmp_path, pages=8 * PAGES), 8 * PAGES, asked)
+    sent = _sent(saved(tmp_path, pages=MORE), asked=[waited])
     first = next(number for number, (at, size) in enumerate(sent) if at <= waited * PAGE < at + size)
+    assert first < 10, "only blocks that were being read already come before it"
     places = [at for at, _ in sent[first:]]
     places = places[: places.index(max(places)) + 1]
     assert places == sorted(at for at, _ in sent)[-len(places) :], "a block that does not follow it was in between"
