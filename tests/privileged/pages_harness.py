@@ -1,6 +1,5 @@
 """A process whose memory a page server brings, without CRIU: it opens and hands over its userfaultfd itself."""
 
-import os
 import socket
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from tests.privileged.waiting import wait_until
 
@@ -41,16 +41,13 @@ def check(numbers, at=START, zero=False):
     for number in numbers:
         found = {ctypes.c_uint64.from_address(at + number * PAGE + place).value for place in (0, 4088)}
         assert found == {0 if zero else number + 1}, (number, found)
-def fork(act):
-    pid = os.fork()
-    if pid == 0:
+def in_child(act):
+    if (pid := os.fork()) == 0:
         try:
             act()
             os._exit(0)
         finally:
             os._exit(1)
-    return pid
-def join(pid):
     assert os.waitpid(pid, 0)[1] == 0
 print("there", flush=True)
 input()
@@ -81,23 +78,16 @@ def image(*entries: bytes) -> bytes:
 
 def pagemap(*runs: tuple[int, int, int]) -> bytes:
     """Return a page map: the address, the number of pages and the flags of each run."""
-    entries = [field(1, start) + field(2, count) + field(4, flags) for start, count, flags in runs]
-    return image(field(1, 1), *entries)
+    return image(field(1, 1), *(field(1, start) + field(2, count) + field(4, flags) for start, count, flags in runs))
 
 
-LOOK = """
-print("runs", flush=True)
-for number in range(PAGES):
-    check([number])
-print("right", flush=True)
-input()
-"""
+LOOK = "print('runs', flush=True)\ncheck(range(PAGES))\nprint('right', flush=True)\ninput()"
 START = 0x500000000000
 STACK, OWN = 2, 1 | 1 << 9
 """Bits of a mapping's status: a stack; private memory that no file is behind."""
 
 
-def mapping(start: int, count: int, flags: int, status: int, advice: int = 0) -> bytes:
+def mapping(start: int, count: int, flags: int = 0x22, status: int = OWN, advice: int = 0) -> bytes:
     places = {1: start, 2: start + count * PAGE, 6: flags, 7: status, 9: advice}
     return field(14, b"".join(field(*one) for one in places.items()))
 
@@ -115,21 +105,15 @@ class Restored:
         (place / "state.json").write_text(f'{{"cgroup_paths": {{"freezer": "{self.cgroup}"}}}}')
         ours, theirs = socket.socketpair()
         words = [str(place), str(place), str(theirs.fileno()), pagemap((START, PAGES, 2)).hex()]
-        environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
-        self._restorer = subprocess.Popen(
-            [sys.executable, "-c", RESTORER, *words], pass_fds=[theirs.fileno()], env=environment
-        )
+        self._restorer = subprocess.Popen([sys.executable, "-c", RESTORER, *words], pass_fds=[theirs.fileno()])
         theirs.close()
         self._ours = ours
         _, descriptor = ipc.receive(ours, 1)
         assert descriptor is not None
         self.agent = socket.socket(fileno=descriptor)
-        self.job = subprocess.Popen(
-            [sys.executable, "-c", JOB + program, str(place / "lazy-pages.socket"), str(PAGES), str(self.cgroup)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        pipe = subprocess.PIPE
+        command = [sys.executable, "-c", JOB + program, f"{place}/lazy-pages.socket", str(PAGES), str(self.cgroup)]
+        self.job: Any = subprocess.Popen(command, bufsize=0, stdin=pipe, stdout=pipe)
         assert self.read() == "there"
         (self.watchdog,) = _children(self._restorer.pid)
         (self.server,) = _children(self.watchdog)
@@ -144,16 +128,13 @@ class Restored:
             self.write()
 
     def write(self) -> None:
-        assert self.job.stdin is not None
         with suppress(BrokenPipeError):  # it may have ended
-            self.job.stdin.write("\n")
-            self.job.stdin.flush()
+            self.job.stdin.write(b"\n")
 
     def read(self) -> str:
-        assert self.job.stdout is not None
-        return self.job.stdout.readline().strip()
+        return str(self.job.stdout.readline(), "ascii").strip()
 
-    def feed(self, *, fills: bool = True, answers: bool = True) -> threading.Thread:
+    def feed(self, *, fills: bool) -> threading.Thread:
         """Answer the page server: 16 pages for each fault, and all at its word if `fills`."""
 
         def run() -> None:
@@ -162,7 +143,7 @@ class Restored:
                     if message == BEGIN:
                         for first in range(0, PAGES, 16) if fills else ():
                             self.send(first)
-                    elif answers:
+                    else:
                         self.send((BLOCK.unpack(message)[2] - START) // PAGE // 16 * 16)
 
         thread = threading.Thread(target=run, daemon=True)
@@ -175,14 +156,10 @@ class Restored:
 
     def end(self) -> None:
         self.agent.close()
-        self.job.kill()
-        self.job.wait()
-        self._restorer.kill()
-        self._restorer.wait()
-        for stream in (self.job.stdin, self.job.stdout):
-            assert stream is not None
-            with suppress(BrokenPipeError):
-                stream.close()
+        for process in (self.job, self._restorer):
+            process.kill()
+            with process:
+                pass  # closes its pipes, and waits for its end
         self._ours.close()
         wait_until(lambda: not (self.cgroup / "cgroup.procs").read_text(), "the job's processes to end")
         self.cgroup.rmdir()
@@ -193,7 +170,7 @@ def _children(pid: int) -> list[int]:
 
 
 @contextmanager
-def restored(program: str) -> Iterator[Restored]:
+def restored(program: str = LOOK) -> Iterator[Restored]:
     with tempfile.TemporaryDirectory() as folder:  # a socket's path has an end
         made = Restored(Path(folder), program)
         try:

@@ -65,12 +65,6 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def inner(node: Node) -> Any:
-    """Return the runtime itself, without what lets it be called from outside of its node."""
-    found = node.runtime._inner
-    return getattr(found, "_runtime", found)
-
-
 class Slowly:
     """An archive that waits before it gives a block of pages with this number, in the order of reading."""
 
@@ -130,7 +124,8 @@ def kill(node: Node, name: str) -> None:
     ours = {pid: parent for pid, parent, words in lines if "gleaner-runc" in words and " create " in words}
     server = next((pid for pid, parent in ours.items() if parent in ours and pid not in ours.values()), "")
     if name == "agent":
-        for memory in list(inner(node)._memory.values()):
+        inner = node.runtime._inner
+        for memory in list(getattr(inner, "_runtime", inner)._memory.values()):
             memory.end()
     else:
         node.run("kill", "-KILL", server if name == "server" else ours.get(server, ""), check=False)

@@ -45,7 +45,7 @@ from gleaner.agent.runtime.interface import (
     Runtime,
     RuntimeFault,
 )
-from gleaner.agent.runtime.lazy_memory import ORDER_PART, LazyMemory
+from gleaner.agent.runtime.lazy_memory import ORDER_PART, LazyMemory, find_lazy_memory
 from gleaner.agent.runtime.log_frames import messages
 from gleaner.agent.system.image_names import full_name, is_id
 from gleaner.agent.system.ipc import HandshakeFailed
@@ -131,7 +131,7 @@ class ContainerRuntime(Runtime):
             raise CannotRestore(NOT_OURS)
         if (handshakes := self._handshakes) is None:
             raise CannotRestore("the engine lacks Gleaner's runtime, without which nothing is restored")
-        if self.restores_lazily and (memory := LazyMemory(archive)).plans:
+        if self.restores_lazily and (memory := find_lazy_memory(archive)) is not None:
             try:
                 return self._restore(spec, archive, handshakes, memory)
             except CannotRestore as error:
@@ -229,14 +229,14 @@ class ContainerRuntime(Runtime):
         except Gone as error:
             raise ContainerKilled("its container was removed by somebody else") from error
         end, at_its_limit = ended
-        failure, is_whole = None, True
+        failure = None
         if (memory := self._memory.get(container)) is not None:
-            failure, is_whole = memory.failure, memory.is_sent
+            failure = memory.failure
             memory.end()
         line = self._inits_lines.get(container, str)()
-        if end.exit_code == KILLED and not is_whole:  # also at its limit, as lazy memory is never shared
+        if end.exit_code == KILLED and failure is not None:  # also at its limit, as lazy memory is never shared
             why = ReturnReason.CHECKPOINT_BROKEN if isinstance(failure, ArchiveBroken) else ReturnReason.NODE_FAULT
-            raise ContainerKilled(f"it was killed before all its memory had come: {failure or 'nobody says why'}", why)
+            raise ContainerKilled(f"it was killed before all its memory had come: {failure}", why)
         if end.exit_code == KILLED and not at_its_limit and not line:
             raise ContainerKilled("its container was killed from outside, and not for its memory limit")
         return replace(end, reason=_reason(end.exit_code, line))

@@ -1,7 +1,7 @@
 """Load the memory of a restored container while it runs, as the agent's side of root's page server.
 
 The agent writes CRIU's page maps so that CRIU leaves this memory out (`privileged.shim.lazy_maps`). Then it sends whole
-verified blocks. First come those that the processes wait for, then those that were waited for after the previous
+verified blocks. First come those that the program waits for, then those that were waited for after the previous
 restore, in the same order, and then all others.
 """
 
@@ -20,16 +20,17 @@ from queue import SimpleQueue
 from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.privileged.shim.criu_messages import NotUnderstood
-from gleaner.agent.privileged.shim.lazy_maps import LazyPlan, plans
+from gleaner.agent.privileged.shim.lazy_maps import LazyPlan, Run, find_plan
 from gleaner.agent.privileged.shim.page_server import BEGIN, BLOCK, BLOCK_WITHIN_S, COMPLETE
+from gleaner.agent.privileged.shim.vdso import PAGEMAP
 from gleaner.agent.runtime.criu_streams import PREFIX
 from gleaner.agent.system.ipc import receive_all
 
 ORDER_PART = "order.json"
-"""The blocks that processes waited for after a restore, each as the process's number and the address."""
+"""The pages that processes waited for after a restore, each as the process's number and the address."""
 _LONGEST_ORDER = 4096
 _MOST_PROCESSES = 2
-"""These are the init and one program.
+"""These are the init, which has the lower number, and one program.
 
 Memory that is still missing at a fork becomes the child's own copy, although it would otherwise be shared.
 """
@@ -37,119 +38,90 @@ _USER_NAMESPACE = "userns-"
 _TOGETHER = 4
 """The number of blocks to send when a process waits for the first of them. It might read on."""
 
-Waits = list[tuple[int, int]]
-Run = tuple[int, int, int]
-
 
 class LazyMemory:
-    """The memory of one restore that is loaded later."""
+    """The memory of one restore that is loaded later, which is the program's."""
 
-    def __init__(self, archive: FolderArchive) -> None:
-        self._archive = archive
-        self.plans = _plans(archive)
-        """The plan for each process by its number, or no plans if nothing can be loaded later."""
-        self._starts = {process: _block_starts(archive, PREFIX + plan.pages) for process, plan in self.plans.items()}
-        """The offset of each block of a process's pages, and the end of the last."""
-        self._sent: set[tuple[int, int]] = set()
-        self._wanted: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
-        """The blocks to send next, each as the process's number and the block's number.
-
-        After None, all blocks can be sent.
-        """
+    def __init__(self, archive: FolderArchive, plan: LazyPlan, inits: Sequence[LazyPlan]) -> None:
+        self._archive, self._plan = archive, plan
+        self._pagemaps = {f"pagemap-{one.process}.img": one.pagemap for one in (plan, *inits)}
+        rows = archive.layout.blocks[PREFIX + plan.pages].rows()
+        self._starts = [0, *itertools.accumulate(size_bytes for _, _, _, size_bytes, _ in rows)]
+        """The offset of each block of the program's pages, and the end of the last."""
+        self._sent: set[int] = set()
+        self._wanted: SimpleQueue[range | None] = SimpleQueue()
+        """The blocks to send next. After None, all blocks can be sent."""
         self._ended = threading.Event()
         self._connection: socket.socket | None = None
         self._began_s = 0.0
-        self.waits: Waits = []
-        """The pages that processes have waited for, in order."""
-        self.is_sent = True
-        """False while there is still memory to send."""
+        self.waits: list[tuple[int, int]] = []
+        """The pages that the program has waited for, in order, each as the program's number and the address."""
         self.complete_s: float | None = None
         """The time that the memory took to load, or None if not all of it is loaded."""
         self.failure: Exception | None = None
-        """The reason why the rest of the memory cannot be loaded."""
+        """The reason why some memory is not sent, or None if all of it is."""
 
     def chunks(self, image: str) -> Iterator[bytes]:
         """Yield the content of an image in the form that CRIU receives."""
-        for plan in self.plans.values() if self._connection is not None else ():
-            if image == f"pagemap-{plan.process}.img":
-                return iter([plan.pagemap])
-            if image == plan.pages:
-                return self._eager_chunks(plan)
+        if self._connection is not None and image in self._pagemaps:
+            return iter([self._pagemaps[image]])
+        if self._connection is not None and image == self._plan.pages:
+            starts, eager = self._starts, self._plan.eager
+            blocks = (range(bisect_right(starts, at) - 1, bisect_left(starts, at + length)) for _, length, at in eager)
+            return (bytes(piece) for _, piece in self._read(eager, itertools.chain.from_iterable(blocks), set()))
         return self._archive.read(PREFIX + image)
-
-    def _eager_chunks(self, plan: LazyPlan) -> Iterator[bytes]:
-        starts = self._starts[plan.process]
-        ends = [(bisect_right(starts, at) - 1, bisect_left(starts, at + length)) for _, length, at in plan.eager]
-        numbers = sorted({number for first, end in ends for number in range(first, end)})
-        contents = self._archive.read(PREFIX + plan.pages, numbers)
-        for number, content in zip(numbers, contents, strict=True):
-            for _, _, piece in _pieces(plan.eager, starts[number], content):
-                yield bytes(piece)
 
     def begin(self, connection: socket.socket) -> None:
         """Start answering the page server over this connection."""
-        self._connection, self._began_s, self.is_sent = connection, time.monotonic(), False
+        self._connection, self._began_s = connection, time.monotonic()
+        self.failure = Exception("the cause is unknown")
         for act in (self._send, self._hear):
             threading.Thread(target=act, args=(connection,), daemon=True).start()
 
     def _send(self, connection: socket.socket) -> None:
-        order, plans = _order(self._archive), [plan for plan in self.plans.values() if plan.lazy]
         try:
-            for process, number in iter(self._wanted.get, None):
-                self._send_some(connection, process, number)
-            for plan in plans:
-                before = (self._block(plan, address) for process, address in order if process == plan.process)
-                numbers = (number for number in before if number is not None)
-                self._send_blocks(connection, plan, self._after_waits(connection, plan, numbers))
-            for plan in plans:
-                every = range(len(self._starts[plan.process]) - 1)
-                self._send_blocks(connection, plan, self._after_waits(connection, plan, every))
-            self.is_sent = True
+            order = [self._following(address)[:1] for address in _order(self._archive, self._plan.process)]
+            for following in iter(self._wanted.get, None):
+                self._send_blocks(connection, following[:_TOGETHER])
+            numbers = itertools.chain(*order, range(len(self._starts) - 1))
+            self._send_blocks(connection, self._after_waits(numbers))
+            self.failure = None
         except (StorageError, OSError) as error:
             self.failure = error if self.complete_s is None else None
             self.end()
 
-    def _after_waits(self, connection: socket.socket, plan: LazyPlan, numbers: Iterable[int]) -> Iterator[int]:
-        """Yield these blocks. When the process waits for a block, continue with that one and those that follow it.
+    def _after_waits(self, others: Iterator[int]) -> Iterator[int]:
+        """Yield these blocks. When the program waits for a block, continue with that one and those that follow it.
 
         A process that reads on then finds its memory loaded, and waits only once instead of for each block.
         """
-        here, others = iter(range(0)), iter(numbers)
-        while True:
+        here: Iterator[int] = iter(())
+        while (number := next(itertools.chain(here, others), None)) is not None:
+            yield number
             while not self._wanted.empty():
-                if (wanted := self._wanted.get()) is None:
-                    continue
-                process, number = wanted
-                if process == plan.process:
-                    here = iter(range(number, len(self._starts[process]) - 1))
-                else:
-                    self._send_some(connection, process, number)
-            for number in itertools.chain(here, others):
-                yield number
-                break
-            else:
-                return
+                here = iter(self._wanted.get() or ())
 
-    def _send_some(self, connection: socket.socket, process: int, number: int) -> None:
-        end = min(number + _TOGETHER, len(self._starts[process]) - 1)
-        self._send_blocks(connection, self.plans[process], range(number, end))
+    def _send_blocks(self, connection: socket.socket, numbers: Iterable[int]) -> None:
+        for address, piece in self._read(self._plan.lazy, numbers, self._sent):
+            connection.sendall(BLOCK.pack(self._plan.process, len(piece), address))
+            connection.sendall(piece)
 
-    def _send_blocks(self, connection: socket.socket, plan: LazyPlan, numbers: Iterable[int]) -> None:
-        reading: deque[int] = deque()
-        starts = self._starts[plan.process]
+    def _read(self, runs: Sequence[Run], numbers: Iterable[int], done: set[int]) -> Iterator[tuple[int, memoryview]]:
+        """Yield the parts of these runs that are in these blocks, each with its address. Read no block twice."""
+        reading: deque[tuple[int, list[Run]]] = deque()
 
-        def left() -> Iterator[int]:
+        def needed() -> Iterator[int]:
             for number in numbers:
-                is_sent = (plan.process, number) in self._sent
-                if not is_sent and next(_within(plan.lazy, *starts[number : number + 2]), None) is not None:
-                    self._sent.add((plan.process, number))
-                    reading.append(starts[number])
+                start, end = self._starts[number : number + 2]
+                if number not in done and (pieces := list(_within(runs, start, end))):
+                    done.add(number)
+                    reading.append((start, pieces))
                     yield number
 
-        for content in self._archive.read(PREFIX + plan.pages, left()):
-            for address, length, piece in _pieces(plan.lazy, reading.popleft(), content):
-                connection.sendall(BLOCK.pack(plan.process, length, address))
-                connection.sendall(piece)
+        for content in self._archive.read(PREFIX + self._plan.pages, needed()):
+            start, pieces = reading.popleft()
+            for address, length, offset in pieces:
+                yield address, memoryview(content)[offset - start : offset - start + length]
 
     def _hear(self, connection: socket.socket) -> None:
         with suppress(OSError):
@@ -157,8 +129,8 @@ class LazyMemory:
                 process, _, address = BLOCK.unpack(message)
                 if message == BEGIN:
                     self._wanted.put(None)
-                elif (number := self._block(self.plans[process], address)) is not None:
-                    self._wanted.put((process, number))
+                elif following := self._following(address):
+                    self._wanted.put(following)
                     if len(self.waits) < _LONGEST_ORDER:
                         self.waits.append((process, address))
             if message == COMPLETE:
@@ -180,53 +152,46 @@ class LazyMemory:
         self._ended.wait(BLOCK_WITHIN_S)
         return self.complete_s is not None
 
-    def _block(self, plan: LazyPlan, address: int) -> int | None:
-        """Return the number of the block with the page at this address, or None if the page is not loaded later."""
-        at = bisect_right(plan.lazy, address, key=lambda run: run[0]) - 1
-        start, length, offset = plan.lazy[at] if at >= 0 else (0, 0, 0)
+    def _following(self, address: int) -> range:
+        """Return the block with the page at this address and all that follow it, or none if it is not loaded later."""
+        start, length, offset = self._plan.lazy[bisect_right(self._plan.lazy, address, key=lambda run: run[0]) - 1]
         is_there = start <= address < start + length
-        return bisect_right(self._starts[plan.process], offset + address - start) - 1 if is_there else None
+        first = bisect_right(self._starts, offset + address - start) - 1 if is_there else len(self._starts)
+        return range(first, len(self._starts) - 1)
 
 
-def _plans(archive: FolderArchive) -> dict[int, LazyPlan]:
-    """Return a plan for each process, or none if nothing can be loaded later."""
-    images: dict[str, dict[int, bytes]] = {"mm": {}, "pagemap": {}}
-    for name in archive.parts:
-        kind, _, number = name.removeprefix(PREFIX).removesuffix(".img").partition("-")
-        if name.startswith(PREFIX + _USER_NAMESPACE):
-            return {}  # there the kernel does not report forks to root
-        if kind in images and number.isdecimal():
-            images[kind][int(number)] = b"".join(archive.read(name))
+def find_lazy_memory(archive: FolderArchive) -> LazyMemory | None:
+    """Return the memory of a checkpoint that can be loaded later, or None if there is none."""
+    names = {name.removeprefix(PREFIX) for name in archive.parts if name.startswith(PREFIX)}
+    processes = sorted(int(match.group(1)) for match in map(PAGEMAP.match, names) if match)
+    if not 0 < len(processes) <= _MOST_PROCESSES or any(name.startswith(_USER_NAMESPACE) for name in names):
+        return None  # in a namespace of users, the kernel does not report forks to root
+
+    def image(kind: str, process: int) -> bytes:
+        name = f"{kind}-{process}.img"
+        return b"".join(archive.read(PREFIX + name)) if name in names else b""
+
+    *others, program = processes
     try:
-        found = plans(images["mm"], images["pagemap"])
+        of_others = b"".join(image("mm", process) for process in others)
+        plan = find_plan(program, image("pagemap", program), image("mm", program), of_others)
+        inits = [find_plan(process, image("pagemap", process), b"", b"") for process in others]
     except (NotUnderstood, ValueError, struct.error):  # CRIU gives a better reason
-        return {}
-    is_fit = len(found) <= _MOST_PROCESSES and all(PREFIX + plan.pages in archive.parts for plan in found.values())
-    return found if is_fit and any(plan.lazy for plan in found.values()) else {}
+        return None
+    return LazyMemory(archive, plan, inits) if plan.lazy and plan.pages in names else None
 
 
-def _order(archive: FolderArchive) -> Waits:
-    """Return the pages that processes waited for after the previous restore."""
-    if ORDER_PART not in archive.parts:
-        return []
+def _order(archive: FolderArchive, process: int) -> list[int]:
+    """Return the addresses of the pages that a process waited for after the previous restore."""
     with suppress(ValueError, TypeError, RecursionError):
-        return [(int(one), int(two)) for one, two in json.loads(b"".join(archive.read(ORDER_PART)))]
+        if ORDER_PART in archive.parts:
+            order = json.loads(b"".join(archive.read(ORDER_PART)))
+            return [int(address) for number, address in order if number == process]
     return []
 
 
-def _block_starts(archive: FolderArchive, part: str) -> list[int]:
-    """Return the offset of each block of a part, and the end of the last."""
-    return [0, *itertools.accumulate(size_bytes for _, _, _, size_bytes, _ in archive.layout.blocks[part].rows())]
-
-
-def _pieces(runs: Sequence[Run], start: int, block: bytes) -> Iterator[tuple[int, int, memoryview]]:
-    """Yield the parts of these runs that are in a block at this offset, with address, length and content."""
-    for address, length, offset in _within(runs, start, start + len(block)):
-        yield address, length, memoryview(block)[offset - start : offset - start + length]
-
-
 def _within(runs: Sequence[Run], start: int, end: int) -> Iterator[Run]:
-    """Yield the parts of these runs (each an address, a length and an offset) that are between two offsets."""
+    """Yield the parts of these runs that are between two offsets."""
     for at in range(max(0, bisect_right(runs, start, key=lambda run: run[2]) - 1), len(runs)):
         address, length, offset = runs[at]
         if offset >= end:

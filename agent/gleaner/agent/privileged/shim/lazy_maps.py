@@ -9,18 +9,14 @@ unchanged from its parent (madvise(2)). The formats are those of CRIU's images/p
 
 from __future__ import annotations  # the node may have Python 3.9
 
-import re
-import struct
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from .criu_messages import NotUnderstood, Value, field, fields, number_in
-from .vdso import MAGIC_BYTES, messages
+from .vdso import mappings, messages, with_messages
 
 PAGE = 4096
-PAGEMAP = re.compile(r"pagemap-([0-9]{1,10})\.img\Z")
 _LAZY, _PRESENT = 1 << 1, 1 << 2
 """Flags of pages: they can be loaded later, and they are in the image."""
 _REGULAR, _STACK, _ANON_PRIVATE = 1 << 0, 1 << 1, 1 << 9
@@ -30,9 +26,10 @@ _GROWS_DOWN, _LOCKED, _HUGE = 0x100, 0x2000, 0x40000
 _NOT_IN_CHILD = 1 << 10 | 1 << 18
 """Advice on a mapping: MADV_DONTFORK and MADV_WIPEONFORK."""
 _END_OF_ADDRESSES = 1 << 57
-_HEAD = struct.Struct("<I")
 
 Range = tuple[int, int]
+Run = tuple[int, int, int]
+"""Pages, with their address, length, and offset in the image of pages."""
 
 
 class LazyPlan(NamedTuple):
@@ -43,64 +40,45 @@ class LazyPlan(NamedTuple):
     """The name of its image of pages."""
     pagemap: bytes
     """Its page map in the form that CRIU receives."""
-    eager: list[tuple[int, int, int]]
-    """The pages that CRIU receives, in order, with address, length, and offset in the image of pages."""
-    lazy: list[tuple[int, int, int]]
+    eager: list[Run]
+    """The pages that CRIU receives, in order."""
+    lazy: list[Run]
     """The pages that are loaded later."""
 
 
-def plans(mappings: Mapping[int, bytes], pagemaps: Mapping[int, bytes]) -> dict[int, LazyPlan]:
-    """Return the plan for each process by its number, from the images of its mappings and of its page map.
+def find_plan(process: int, pagemap: bytes, own: bytes, others: bytes) -> LazyPlan:
+    """Return the plan for a process, from the images of its page map and mappings, and of another process's mappings.
 
     Raises `NotUnderstood`, `ValueError` or `struct.error`.
     """
-    own = {process: _own_areas(image) for process, image in mappings.items()}
-    count = Counter(area for areas in own.values() for area in areas)
-    return {
-        process: _plan(process, image, [area for area in own.get(process, []) if count[area] == 1])
-        for process, image in pagemaps.items()
-    }
-
-
-def _own_areas(image: bytes) -> list[Range]:
-    """Return the start and end of each mapping whose pages can be loaded later."""
-    found: list[Range] = []
-    for message in messages(image):
-        for number, value in fields(message):
-            if number == 14 and isinstance(value, bytes):
-                mapping = dict(fields(value))
-                start, end, flags, status, advice = (number_in(mapping.get(one, 0)) for one in (1, 2, 6, 7, 9))
-                is_own = status & (_REGULAR | _STACK | _ANON_PRIVATE) == _REGULAR | _ANON_PRIVATE
-                if is_own and not flags & (_GROWS_DOWN | _LOCKED | _HUGE) and not advice & _NOT_IN_CHILD:
-                    found.append((start, end))
-    return found
-
-
-def _plan(process: int, image: bytes, areas: list[Range]) -> LazyPlan:
-    head, *runs = messages(image)
-    made = [image[:MAGIC_BYTES], _HEAD.pack(len(head)), head]
-    plan = LazyPlan(process, f"pages-{number_in(dict(fields(head)).get(1, 0))}.img", b"", [], [])
-    joined: list[Range] = []  # CRIU describes the pages of adjacent mappings as one run
-    for first, last in sorted(areas):
-        before = joined.pop() if joined and joined[-1][1] == first else (first, first)
-        joined.append((before[0], last))
-    at = 0
+    areas: list[Range] = []  # CRIU describes the pages of adjacent mappings as one run
+    for first, last in sorted({*_lazy_areas(own)} - {*_lazy_areas(others)}):
+        areas.append((areas.pop()[0] if areas and areas[-1][1] == first else first, last))
+    head, *runs = messages(pagemap)
+    made, eager, lazy, at = [head], list[Run](), list[Run](), 0
     for run in runs:
         entry = dict(fields(run))
         flags, (start, length) = number_in(entry.get(4, _PRESENT)), _place(entry)
-        if flags & _LAZY and flags & _PRESENT:
-            area = joined[bisect_right(joined, (start, _END_OF_ADDRESSES)) - 1 :][:1]
-            later = any(first <= start and start + length <= last for first, last in area)
-            entry[4] = _LAZY if later else flags & ~_LAZY
-            run = b"".join(field(*one) for one in entry.items())  # noqa: PLW2901
-            if later:
-                plan.lazy.append((start, length, at))
+        is_marked, is_later = flags & _LAZY and flags & _PRESENT, False
+        if is_marked:
+            number = bisect_right(areas, (start, _END_OF_ADDRESSES)) - 1
+            is_later = any(first <= start and start + length <= last for first, last in areas[number : number + 1])
+            entry[4] = _LAZY if is_later else flags & ~_LAZY
+        made.append(b"".join(field(*one) for one in entry.items()) if is_marked else run)
         if flags & _PRESENT:
-            if 4 not in entry or number_in(entry[4]) & _PRESENT:
-                plan.eager.append((start, length, at))
+            (lazy if is_later else eager).append((start, length, at))
             at += length
-        made += [_HEAD.pack(len(run)), run]
-    return plan._replace(pagemap=b"".join(made))
+    pages = f"pages-{number_in(dict(fields(head)).get(1, 0))}.img"
+    return LazyPlan(process, pages, with_messages(pagemap, made), eager, lazy)
+
+
+def _lazy_areas(image: bytes) -> Iterator[Range]:
+    """Yield the start and end of each mapping whose pages can be loaded later."""
+    for mapping in mappings(image):
+        start, end, flags, status, advice = (number_in(mapping.get(one, 0)) for one in (1, 2, 6, 7, 9))
+        is_own = status & (_REGULAR | _STACK | _ANON_PRIVATE) == _REGULAR | _ANON_PRIVATE
+        if is_own and not flags & (_GROWS_DOWN | _LOCKED | _HUGE) and not advice & _NOT_IN_CHILD:
+            yield start, end
 
 
 def _place(entry: Mapping[int, Value]) -> Range:

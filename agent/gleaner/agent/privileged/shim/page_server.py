@@ -107,7 +107,7 @@ class PageServer:
     `guard` is a descriptor that becomes readable when the watchdog ends.
     """
 
-    def __init__(self, criu: socket.socket, agent: socket.socket, maps: socket.socket, guard: int) -> None:
+    def __init__(self, guard: int, criu: socket.socket, agent: socket.socket, maps: socket.socket) -> None:
         self._agent, self._maps = agent, maps
         self._named: dict[int, list[Range]] = {}
         self._spaces: dict[int, Space] = {}
@@ -164,23 +164,18 @@ class PageServer:
             _, descriptor = ipc.receive(self._connection, 1)
             if descriptor is None:
                 raise MemoryLost("CRIU sends no descriptor")
-            while select.select([self._maps], [], [], 0)[0] and self._read_map():
-                pass  # the page map of a process arrives before its descriptor
-            self._add(descriptor, Space(number, [(one, two, 0) for one, two in self._named.get(number, [])]))
+            while number not in self._named:  # CRIU receives a page map only after all of it was sent to us
+                self._read_map()
+            self._add(descriptor, Space(number, [(one, two, 0) for one, two in self._named[number]]))
 
-    def _read_map(self) -> bool:
-        """Read a page map. Return False if there are no more.
-
-        CRIU receives each page map only after we have received all of it.
-        """
+    def _read_map(self) -> None:
+        """Read a page map. Raises `KeyError` if it has become known before that there are no more."""
         head = ipc.receive_all(self._maps, MAP.size)
         if len(head) < MAP.size:
-            with contextlib.suppress(KeyError):
-                self._poller.unregister(self._maps)
-            return False
+            self._poller.unregister(self._maps)
+            return
         process, length = MAP.unpack(head)
         self._named[process] = later_ranges(ipc.receive_all(self._maps, length))
-        return True
 
     def _add(self, descriptor: int, space: Space) -> None:
         self._spaces[descriptor] = space
@@ -228,24 +223,22 @@ class PageServer:
             self._agent.sendall(BLOCK.pack(space.process, PAGE, place))
             return
         error = userfault.fill_with_zeros(descriptor, page, PAGE)
-        if error == errno.EAGAIN:
-            self._faults.append((descriptor, page))
-            self._wait(descriptor)
-        elif error in (errno.EEXIST, errno.ENOENT):  # the page is there, or its place no longer exists
+        if error in (errno.EEXIST, errno.ENOENT):  # the page is there, or its place no longer exists
             userfault.wake(descriptor, page, PAGE)
+        elif error:
+            self._faults.append((descriptor, page))
+            self._react(descriptor, error)
+
+    def _react(self, descriptor: int, error: int) -> None:
+        """React to the kernel's refusal of a page, so that the caller can try again. Raises `MemoryLost`."""
+        if error == errno.EAGAIN:  # it accepts pages again once its reports are read, but perhaps not for long
+            self._hear(descriptor)
+            os.sched_yield()
+            self._check_time()
         elif error == errno.ESRCH:
             self._remove(descriptor)
-        elif error:
-            raise MemoryLost(f"no page can be made: {os.strerror(error)}")
-
-    def _wait(self, descriptor: int) -> None:
-        """Follow the kernel's reports.
-
-        The kernel accepts pages again immediately after that, but perhaps not for long.
-        """
-        self._hear(descriptor)
-        os.sched_yield()
-        self._check_time()
+        else:
+            raise MemoryLost(f"no page can be put in its place: {os.strerror(error)}")
 
     def _check_time(self) -> None:
         if self._is_restored and time.monotonic() - self._heard_s > BLOCK_WITHIN_S:
@@ -280,14 +273,10 @@ class PageServer:
             if error == errno.EEXIST:
                 space.cut(one, one + PAGE)
                 userfault.wake(descriptor, one + by, PAGE)
-            elif error == errno.EAGAIN:
-                self._wait(descriptor)
             elif error == errno.ENOENT and length > PAGE:  # the border between two mappings is inside
                 whole = False
-            elif error == errno.ESRCH:
-                self._remove(descriptor)
             elif error:
-                raise MemoryLost(f"a page cannot be put at {one + by:#x}: {os.strerror(error)}")
+                self._react(descriptor, error)
 
     def _missing(self, process: int, start: int, end: int) -> tuple[int, Space, Run] | None:
         for descriptor, space in self._spaces.items():

@@ -24,7 +24,6 @@ from typing import NoReturn
 from ...system import ipc
 from ..common import config, freezing, linux, processes
 from . import vdso
-from .lazy_maps import PAGEMAP
 from .page_server import MAP, PageServer
 from .seal import Broken
 
@@ -59,7 +58,7 @@ class Pages(vdso.Guard):
 
     def note(self, name: str, content: bytes) -> None:
         super().note(name, content)
-        if match := PAGEMAP.match(name):
+        if match := vdso.PAGEMAP.match(name):
             try:
                 self._maps.sendall(MAP.pack(int(match.group(1)), len(content)) + content)
             except OSError as error:
@@ -70,18 +69,18 @@ class Pages(vdso.Guard):
 
         Raises `Broken` if the watchdog ends before that.
         """
-        if not self._watchdog.recv(1, socket.MSG_PEEK):
-            raise Broken("the page server has ended before the processes run")
+        with contextlib.suppress(OSError):
+            if self._watchdog.recv(1, socket.MSG_PEEK):
+                return
+        raise Broken("the page server has ended before the processes run")
 
     def arm(self) -> None:
         """Tell the watchdog that the processes are about to run. Raises `Broken` if the watchdog has ended."""
         self._watchdog.settimeout(ipc.PATIENCE_S)
         with contextlib.suppress(OSError):  # it has ended if all memory is loaded by now
             self._watchdog.sendall(_ARM)
-        with contextlib.suppress(OSError):
-            if self._watchdog.recv(1) == _ARMED:
-                return
-        raise Broken("the page server has ended before the processes run")
+        self.watch()
+        self._watchdog.recv(1)  # if it stayed unread, the end of our socket would be an error for the watchdog
 
 
 @contextlib.contextmanager
@@ -94,7 +93,7 @@ def serving(state_folder: str, work: str) -> Generator[Pages]:
         criu = stack.enter_context(ipc.listen(os.path.join(work, CRIU_SOCKET)))
         (agents, agent), (our_maps, maps), (watchdog, caller) = (socket.socketpair() for _ in range(3))
         if os.fork() == 0:
-            _become_watchdog(criu, agent, maps, caller, state_folder)
+            _become_watchdog([criu, agent, maps], caller, state_folder)
         for one in (criu, agent, maps, caller):
             one.close()
         for one in (agents, our_maps, watchdog):
@@ -102,27 +101,25 @@ def serving(state_folder: str, work: str) -> Generator[Pages]:
         yield Pages(agents, our_maps, watchdog)
 
 
-def _become_watchdog(
-    criu: socket.socket, agent: socket.socket, maps: socket.socket, caller: socket.socket, state_folder: str
-) -> NoReturn:
-    """Act as the watchdog of a child that is the page server, and exit."""
+def _become_watchdog(sockets: list[socket.socket], caller: socket.socket, state_folder: str) -> NoReturn:
+    """Act as the watchdog of a child that is the page server on these sockets, and exit."""
     status = 1
     try:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a shutdown of the node ends all, the server first
         os.setsid()
         os.chdir("/")
-        _keep_open({one.fileno() for one in (criu, agent, maps, caller)})
+        _keep_open({one.fileno() for one in (*sockets, caller)})
         own = os.pidfd_open(os.getpid())
         server = linux.fork_sharing_descriptors()
         if server == 0:
-            _be_server(criu, agent, maps, own, state_folder)
+            _be_server(sockets, own, state_folder)
         _set_oom_score(-1000)
         status = watch(server, caller, lambda: processes.cgroups_made_by_runc(state_folder))
     finally:
         os._exit(status)
 
 
-def _be_server(criu: socket.socket, agent: socket.socket, maps: socket.socket, own: int, state_folder: str) -> NoReturn:
+def _be_server(sockets: list[socket.socket], own: int, state_folder: str) -> NoReturn:
     status = 1
     try:
         signal.signal(signal.SIGTERM, lambda _signal, _frame: sys.exit(1))
@@ -130,7 +127,7 @@ def _be_server(criu: socket.socket, agent: socket.socket, maps: socket.socket, o
         resource.setrlimit(resource.RLIMIT_AS, (_SERVER_BYTES, _SERVER_BYTES))
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        PageServer(criu, agent, maps, own).serve()
+        PageServer(own, *sockets).serve()
         status = 0
     finally:
         if status:  # the watchdog also does this, unless it has ended
@@ -184,14 +181,15 @@ def end_container(folders: dict[str, str]) -> None:
 
 def _is_dead(folder: str) -> bool:
     """Return True for a cgroup without processes, or one that no longer exists although a cgroup above it does."""
-    try:
-        with open(os.path.join(folder, "cgroup.procs"), encoding="ascii") as file:
-            return not file.read()
-    except FileNotFoundError:
-        above = os.path.dirname(folder)
-        if above == folder or os.path.exists(folder):
-            return False
-        return os.path.exists(os.path.join(above, "cgroup.procs")) or (not os.path.exists(above) and _is_dead(above))
+    existing = folder
+    while True:
+        try:
+            with open(os.path.join(existing, "cgroup.procs"), encoding="ascii") as file:
+                return existing != folder or not file.read()
+        except FileNotFoundError:
+            if os.path.exists(existing):
+                return False
+            existing = os.path.dirname(existing)
 
 
 def _set_oom_score(score: int) -> None:
@@ -201,7 +199,6 @@ def _set_oom_score(score: int) -> None:
 
 def _keep_open(kept: set[int]) -> None:
     """Close all other descriptors, so that no program waits for the end of this process's output."""
-    sys.stdout.flush()
     nothing = os.open("/dev/null", os.O_RDWR)
     for standard in range(3):
         os.dup2(nothing, standard)

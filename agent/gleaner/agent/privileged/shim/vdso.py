@@ -17,7 +17,7 @@ from typing import NamedTuple
 from .criu_messages import NotUnderstood, Value, fields, number_in
 
 _READ_BY_CRIU = re.compile(r"(?:mm|pagemap)-[0-9]{1,10}\.img\Z")
-_OF_PROCESS = re.compile(r"pagemap-([0-9]{1,10})\.img\Z")
+PAGEMAP = re.compile(r"pagemap-([0-9]{1,10})\.img\Z")
 _PAGE = 4096
 _MOST_BYTES = 2**20
 """The largest size of a vDSO. A real one has a few pages."""
@@ -163,7 +163,7 @@ class Guard:
         """
         parts: list[VdsoPart] = []
         for name, content in list(self._images.items()):
-            match = _OF_PROCESS.match(name)
+            match = PAGEMAP.match(name)
             if match is None:
                 continue
             process = match.group(1)
@@ -191,21 +191,30 @@ def messages(image: bytes) -> Iterator[bytes]:
         yield image[at - length : at]
 
 
+def with_messages(image: bytes, contents: Iterable[bytes]) -> bytes:
+    """Return an image of the same kind that has these messages."""
+    return image[:MAGIC_BYTES] + b"".join(_HEAD.pack(len(content)) + content for content in contents)
+
+
+def mappings(mm: bytes) -> Iterator[dict[int, Value]]:
+    """Yield the fields of each mapping in an image of mappings. Raises as `messages`, or `NotUnderstood`."""
+    for message in messages(mm):
+        for number, value in fields(message):
+            if number == 14 and isinstance(value, bytes):
+                yield dict(fields(value))
+
+
 def _vdso_areas(mm: bytes, process: str) -> list[tuple[int, int]]:
     """Return the start and end of each area that CRIU considers a vDSO of the process. Raises `Forged`."""
     found: list[tuple[int, int]] = []
-    for message in messages(mm):
-        for number, value in fields(message):
-            if number != 14 or isinstance(value, int):
-                continue
-            mapping = dict(fields(value))
-            start, end, status = (_number(mapping, one) for one in (1, 2, 7))
-            if not status & _VDSO:
-                continue
-            is_its_own = status & (_REGULAR | _ANON_PRIVATE) == _REGULAR | _ANON_PRIVATE
-            if not is_its_own or not 0 < end - start <= _MOST_BYTES or start % _PAGE or end % _PAGE:
-                raise Forged(f"process {process} has a vDSO that is no memory of its own")
-            found.append((start, end))
+    for mapping in mappings(mm):
+        start, end, status = (_number(mapping, one) for one in (1, 2, 7))
+        if not status & _VDSO:
+            continue
+        is_its_own = status & (_REGULAR | _ANON_PRIVATE) == _REGULAR | _ANON_PRIVATE
+        if not is_its_own or not 0 < end - start <= _MOST_BYTES or start % _PAGE or end % _PAGE:
+            raise Forged(f"process {process} has a vDSO that is no memory of its own")
+        found.append((start, end))
     return found
 
 

@@ -10,14 +10,12 @@ The formats are those of CRIU's images/mm.proto and images/vma.proto.
 from __future__ import annotations  # the node may have Python 3.9
 
 import re
-import struct
 
 from ..common.processes import family, status
 from .criu_messages import Value, field, fields, number_in
-from .vdso import MAGIC_BYTES, messages
+from .vdso import messages, with_messages
 
 IMAGE = re.compile(r"mm-([0-9]{1,10})\.img\Z")
-_HEAD = struct.Struct("<I")
 _ADVICE = 1 << 18
 _MAPPINGS, _START, _END, _ADVICES = 14, 1, 2, 9
 _AREA = re.compile(r"(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) ")
@@ -57,11 +55,10 @@ def marked(image: bytes, areas: set[tuple[int, int]]) -> bytes:
     """
     if not areas:
         return image
-    made = [image[:MAGIC_BYTES]]
-    for message in messages(image):
-        changed = b"".join(field(number, _marked(number, value, areas)) for number, value in fields(message))
-        made += [_HEAD.pack(len(changed)), changed]
-    return b"".join(made)
+    changed = (
+        [field(number, _marked(number, value, areas)) for number, value in fields(one)] for one in messages(image)
+    )
+    return with_messages(image, map(b"".join, changed))
 
 
 def _marked(number: int, value: Value, areas: set[tuple[int, int]]) -> Value:
