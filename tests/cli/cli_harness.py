@@ -246,7 +246,7 @@ def answering(
 
 def become_user(patch: pytest.MonkeyPatch, folder: Path, url: str) -> Path:
     """Set the settings of a user in this folder, and no others. Return the file with the token."""
-    for variable in [name for name in os.environ if name.startswith("GLEANER_")]:
+    for variable in [name for name in os.environ if name.startswith("GLEANER_") and name != "GLEANER_TESTS"]:
         patch.delenv(variable)
     token = folder / "token"
     token.write_text("a-secret\n")
