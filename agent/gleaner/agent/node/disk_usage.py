@@ -272,7 +272,7 @@ class DiskWatch:
         return bool(removed)
 
     def _say(self, what: str, reason: str) -> None:
-        """Log a reason once, until a different one occurs."""
+        """Log a reason, unless it is the last one that was logged."""
         if self._last_warning != reason:
             self._last_warning = reason
             log.warning(what, reason=reason)

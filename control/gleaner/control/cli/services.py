@@ -41,7 +41,7 @@ def run(
 def web(
     *, with_parent: Annotated[bool, typer.Option(help="End with the process that has started it.")] = False
 ) -> Answer:
-    """Serve the API and the page for people until SIGTERM."""
+    """Serve the API and the web page until SIGTERM."""
     settings = load_settings()
     from gleaner.control.daemon.web_process import run as serve
 

@@ -4,7 +4,7 @@ All facts are in the tables, so a restart forgets nothing. A series of failures 
 attempt there, and ends when a job runs well there. `policy.returns` contains the rule. It is applied when a job fails
 on the node, and when a job that has failed there runs elsewhere.
 
-Reports also add the cost of saves, restores and losses on each node. A new agent there receives these rates.
+Agents' reports also update the cost of saves, restores and losses on each node. A new agent there receives these costs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -72,8 +72,10 @@ class InOrder(NamedTuple):
 
 
 def by_arrival(ledger: UnitLedger, *, overtaking: bool) -> InOrder:
-    """Return the queue before anything was submitted. With `overtaking`, it is EASY, and otherwise first come, first
-    served."""
+    """Return the queue in its initial state, before any submission.
+
+    With `overtaking`, it is EASY, and otherwise first come, first served.
+    """
     least = _least(ledger.units, backfill.GONE), _least(ledger.limit_s, np.inf)
     waiting = backfill.Waiting(ledger.units.copy(), ledger.limit_s, *least, ledger.starts)
     return InOrder(ledger, np.arange(len(ledger.units)), waiting, None, overtaking)
@@ -92,7 +94,7 @@ def _least(values: Counts | Seconds, nothing: float) -> Any:
 
 
 def by_rank(ledger: UnitLedger, request: ReplayRequest) -> InOrder:
-    """Return the queue before anything was submitted.
+    """Return the queue in its initial state, before any submission.
 
     Raise `BadScenario` if someone with a target is not among the workload's users, or if no user has a target.
     """
