@@ -71,7 +71,7 @@ def pack(path: Path, look: Look, findings: tuple[Finding, ...]) -> None:
 def contents(look: Look, findings: tuple[Finding, ...]) -> dict[str, str]:
     """Return the texts of a bundle by their names.
 
-    In a finding, words of other programs are only after a colon, and are left out.
+    In a finding, words from other programs appear only after a colon, and are left out.
     """
     about = {
         "role": look.role, "version": installed_version(), "kernel": platform.release(),

@@ -1,6 +1,6 @@
 """A check is one function that reads and judges.
 
-`check` names it, and `examine` runs the checks of a machine's role.
+`check` registers it, and `examine` runs the checks of a machine's role.
 """
 
 import time
@@ -55,7 +55,7 @@ def examine(look: Look) -> tuple[Finding, ...]:
 
 
 def judged(one: Check, look: Look) -> Finding:
-    """Return the result of one check, without its name. Its failure does not affect the others."""
+    """Return the result of one check, without its name. If it fails, the others are not affected."""
     try:
         found = one.judge(look)
     except Unread as error:

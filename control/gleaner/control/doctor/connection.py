@@ -75,7 +75,7 @@ def _read(answer: httpx.Response, asked_s: float) -> HttpAnswer:
 
 
 def certificate_end_s(certificate: Path, key: Path) -> float:
-    """Return the end of a certificate that belongs to this key. Raises `Unread`."""
+    """Return the time at which a certificate with this key expires. Raises `Unread`."""
     from cryptography import x509  # only control's machine has the key
 
     try:

@@ -62,7 +62,7 @@ def settings(look: Look) -> Finding:
 
 @check("control", ALL)
 def control(look: Look) -> Finding:
-    """Check control's answer: that it leads, reaches its database, and is of this version."""
+    """Check from control's answer that it leads, reaches its database, and has this version."""
     url = look.url  # raises an error if the settings are wrong
     try:
         answer = look.health

@@ -17,7 +17,7 @@ class MachineRole(StrEnum):
 
 
 class CheckState(StrEnum):
-    """The state of a checked thing. The worst state comes first."""
+    """The state of whatever was checked. The worst state comes first."""
 
     FAULT = "fault"
     WARNING = "warning"
@@ -26,7 +26,7 @@ class CheckState(StrEnum):
 
 
 class Unread(Exception):
-    """A thing could not be read. The text is one line with the reason. A check that raises it was not performed."""
+    """A failure to read something, with the reason in one line. A check that raises it was not performed."""
 
     def __init__(self, why: str, *, is_missing: bool = False, to_do: str = "") -> None:
         super().__init__(why)
@@ -88,7 +88,7 @@ def first(otherwise: str, *cases: Case) -> Finding:
 
 
 def fold(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the findings, with one line for the checks with the same observation, such as missing settings.
+    """Return the findings, merging those with the same observation, such as missing settings.
 
     >>> [found.seen for found in fold([not_checked("no settings"), not_checked("no settings"), ok("fine")])]
     ['no settings', 'fine']

@@ -1,6 +1,6 @@
 """One look at this machine: the methods to read it, and the facts that several checks need, which are read once.
 
-No method waits longer than the look lasts. If a thing is unreadable, `Unread` is raised, with the reason in one line.
+No method waits longer than the look lasts. If something is unreadable, `Unread` is raised, with the reason in one line.
 """
 
 import json
@@ -86,7 +86,7 @@ class FileStatus:
 
 
 class Look:
-    """The facts that were read so far, and the end of the look. In tests, `root` is another folder."""
+    """The facts that were read so far, and the time at which the look ends. In tests, `root` is another folder."""
 
     def __init__(self, role: MachineRole, load: Callable[[], Settings], *, within_s: float, root: str = "/") -> None:
         self.role = role
@@ -166,7 +166,7 @@ class Look:
             return False
 
     def printed(self, *words: str) -> str:
-        """Return the output of a program that must succeed. It is run once."""
+        """Return the output of a program that must succeed. Each program is run only once."""
         ended = self.once(" ".join(words), partial(self.run, *words))
         if ended.status != 0:
             raise Unread(f"{' '.join(words[:3])} failed: {complaint(ended)}")
@@ -265,8 +265,8 @@ class Look:
     def health(self) -> connection.HttpAnswer:
         """Return control's answer to `/health`, which needs no token.
 
-        While control's database is slow, the request is repeated for half of the look's time, because a busy machine is
-        not a fault.
+        While control's database is slow, the request is repeated for up to half of the look's time, because a busy
+        machine is not a fault.
         """
         return self.once("health", self._ask_health)
 

@@ -138,7 +138,7 @@ def node_helper(look: Look) -> Finding:
 def privileged_programs(look: Look) -> Finding:
     """Check the programs that run as root, and the key that seals user jobs' checkpoints.
 
-    The check includes that only root can change the programs' settings, and that the programs are of this version.
+    Only root must be able to change the programs' settings, and the programs must have this version.
     """
     try:
         found = look.privileged

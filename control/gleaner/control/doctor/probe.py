@@ -3,7 +3,7 @@
     python -P -m gleaner.control.doctor.probe NAME     with the arguments, a list in JSON, on its input
 
 Each function below is one probe, and returns facts for `Look.probe`. Nothing is changed, except for a trial folder in
-the storage that is removed again, and a trial transaction of the queue.
+the storage, which is removed again, and a trial transaction in the queue.
 """
 
 import json
@@ -76,7 +76,7 @@ def _try_writes(drafts: Path) -> str:
 
 
 def database(url: str, path: str) -> dict[str, Any]:
-    """Return the fault that keeps control from its database. `path` is the file of a SQLite database, or ""."""
+    """Return the fault that prevents control from using its database. `path` is a SQLite database's file, or ""."""
     from gleaner.control.queue.database import check_schema, connect
     from gleaner.control.queue.errors import QueueError
 

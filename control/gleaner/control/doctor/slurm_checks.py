@@ -99,7 +99,7 @@ def slurm_conf(look: Look) -> Finding:
 
 @check("Epilog", (CONTROL, NODE))
 def epilog(look: Look) -> Finding:
-    """Check the Epilog: it is in force with enough time, and its file is on the node, or Slurm would drain the node."""
+    """Check the Epilog: it is in force, has enough time, and its file is on the node (otherwise Slurm drains it)."""
     if look.role is MachineRole.NODE:
         try:
             place = look.place(look.at(EPILOG))
@@ -236,7 +236,7 @@ def trial(look: Look) -> Finding:
 
 @check("SchedulerParameters", (CONTROL,))
 def scheduling(look: Look) -> Finding:
-    """Check backfill, which lets agents wait, and MinJobAge, after which Slurm forgets them."""
+    """Check that backfill considers waiting agents, and that Slurm remembers ended ones for long enough (MinJobAge)."""
     found, rounds = config(look), look.settings.rounds
     given = {key: int(value) for key, value in re.findall(r"(\w+)=(\d{1,9})", found.get("SchedulerParameters", ""))}
     few = [f"{key}={given[key]}" for key, least in _FEW_JOBS.items() if 0 < given.get(key, 0) < least]

@@ -12,7 +12,7 @@ _LIMIT = re.compile(r"(?:(\d{1,6})-)?(\d{1,6}):(\d{2}):(\d{2})")
 
 
 def config(look: Look) -> Mapping[str, str]:
-    """Return the settings that slurmctld has in force, without those that are not set."""
+    """Return the settings that slurmctld has in force, except unset ones."""
     return read_config(look.printed("scontrol", "show", "config"))
 
 
@@ -49,7 +49,7 @@ def nodes_in(partition: Mapping[str, str]) -> frozenset[str]:
 
 
 def rows(look: Look, *words: str, columns: int) -> list[list[str]]:
-    """Return the rows that `sacctmgr show` prints. Raises `Unread`, even if only the columns of a row differ."""
+    """Return the rows that `sacctmgr show` prints. Raises `Unread`, also if a row has other columns."""
     text = look.printed("sacctmgr", "--parsable2", "--noheader", "--readonly", "show", *words)
     found = [line.split("|") for line in text.splitlines() if line.strip()]
     if any(len(row) != columns for row in found):

@@ -11,7 +11,7 @@ JOIN_FILE = "/etc/gleaner/join.json"
 
 
 class SetupRefused(Exception):
-    """Setup cannot continue. The text is one line with the reason and the remedy."""
+    """The reason why setup cannot continue, and the remedy, in one line."""
 
 
 FilePath = Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._@+-]+)+$", description="an absolute path")]
@@ -52,7 +52,7 @@ class NodeAnswers(JoinFile, frozen=True):
 
     @property
     def agents_url(self) -> str:
-        """Return the address of the agents' port, which follows the people's port."""
+        """Return the address of the agents' port, which is one higher than that of `url`."""
         address, port = self.url.rsplit(":", 1)
         return f"{address}:{int(port) + 1}"
 
@@ -79,9 +79,9 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def read_answers(model: type[Model], *layers: Mapping[str, object]) -> Model:
-    """Return the combined answers of these layers. A later layer overrides an earlier one, and None is no answer.
+    """Return the combined answers of these layers. Raises `SetupRefused`.
 
-    Raises `SetupRefused`.
+    A later layer overrides an earlier one, and None counts as no answer.
     """
     given = {key: value for layer in layers for key, value in layer.items() if value is not None}
     try:

@@ -45,7 +45,7 @@ class OwnFile(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Return the digest of the content, or the kind of a folder."""
+        """Return the digest of a file's content, or the kind of a folder."""
         return self.kind if self.kind in _FOLDERS else hashlib.sha256(self.content).hexdigest()
 
     @property
@@ -58,7 +58,7 @@ _FOLDERS = ("folder", "data")
 
 
 class Command(NamedTuple):
-    """Programs that are run if necessary, and again after each change of `after`: the names of commands, or paths."""
+    """Programs that are run if necessary, and again when a command (by its name) or a path in `after` has changed."""
 
     name: str
     do: tuple[Words, ...]
@@ -90,7 +90,7 @@ class SetupList(BaseModel):
 
 
 class TargetMachine:
-    """A machine, or a folder with a system that does not run, such as an image under construction."""
+    """A machine, or a folder with a system that is not running, such as an image under construction."""
 
     def __init__(self, root: str = "") -> None:
         self.is_live = not root

@@ -124,7 +124,10 @@ def _live(machine: TargetMachine, command: Command, *check: str) -> Wanted:
 
 
 def _account(machine: TargetMachine, wanted: SiteAnswers) -> Wanted:
-    """Return the service account, which has no login. Raises `SetupRefused` if its ids differ on this machine."""
+    """Return the command that creates the service account, which has no login.
+
+    Raises `SetupRefused` if the ids of the account differ on this machine.
+    """
     name, numbers = wanted.account, [f"{wanted.uid}", f"{wanted.gid}"]
     found = machine.is_live and read("getent", "passwd", name)
     if found and found.split(":")[2:4] != numbers:
@@ -139,7 +142,7 @@ def _account(machine: TargetMachine, wanted: SiteAnswers) -> Wanted:
 
 
 def _slurm_account(machine: TargetMachine, name: str) -> Wanted:
-    """Return the QOS, the account and the user of agents in Slurm's accounting."""
+    """Return the command that creates the agents' QOS, account and user in Slurm's accounting."""
     change = "sacctmgr --immediate"
     add = (
         f"{change} add qos {QOS} UsageFactor=0 Flags=NoReserve; {change} add account {name} Description=agents; "

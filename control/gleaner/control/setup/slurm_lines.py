@@ -31,7 +31,7 @@ class SlurmLines:
 
 
 def read_config(text: str) -> Settings:
-    """Return the settings that `scontrol show config` prints, without those that are not set."""
+    """Return the settings that `scontrol show config` prints, except unset ones."""
     found: dict[str, str] = {}
     for key, value in re.findall(r"^(\w+)(?:\[\d+\])?[ \t]*=[ \t]*(.*?)[ \t]*$", text, re.MULTILINE):
         if value.lower() not in _UNSET:
