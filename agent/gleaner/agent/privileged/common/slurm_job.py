@@ -32,11 +32,11 @@ _MOST_CACHED = 4096
 
 
 class Unknown(Exception):
-    """Slurm does not answer, or its answer is not understood here. The message is one line."""
+    """Slurm does not answer, or its answer cannot be understood. The message is one line."""
 
 
 class NoJob(Unknown):
-    """Slurm knows no job of this number."""
+    """Slurm knows no job with this number."""
 
 
 class NotRequeued(Exception):
@@ -150,7 +150,7 @@ class Slurm:
         self._cache: dict[str, tuple[float, SlurmJobRecord]] = {}
 
     def job(self, number: str, *, anew: bool = False) -> SlurmJobRecord:
-        """Return one job. With `anew`, the state is from a moment after this call. Raises `NoJob` or `Unknown`."""
+        """Return one job. With `anew`, no cached answer is used. Raises `NoJob` or `Unknown`."""
         if not is_number(number):
             raise NoJob(f"{number[:40]!r} is no number of a Slurm job")
         question_s = time.monotonic()
@@ -197,9 +197,9 @@ class JobHandle:
 
         Slurm takes limits in whole minutes, but the owner of a running job is allowed to lower its EndTime
         (scontrol(1)). Slurm's clock and the node's agree, as munge demands. The end is given in UTC. In a local time
-        zone an hour can occur twice, and an end in the past would end the job immediately. Slurm is asked once, and
-        once more only after a change, because all agents of a round start at about the same time. If Slurm does not
-        lower the end, the returned job keeps its later end. Raises `Unknown` if Slurm does not report the job.
+        zone an hour can occur twice, and an end in the past would end the job immediately. Slurm is asked only once,
+        and once more after a change, because many agents start at about the same time. If Slurm does not lower the end,
+        the returned job keeps its later end. Raises `Unknown` if Slurm does not report the job.
         """
         job = self.must_look()
         if job.end_s is None or job.end_s <= new_end_s:

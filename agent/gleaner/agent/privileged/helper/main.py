@@ -1,7 +1,7 @@
 """Run `gleaner-helper`, the only program that runs as root and talks to agents on nodes without Docker Engine.
 
 It listens on a Unix socket for the service account, which the kernel identifies (SO_PEERCRED). Each connection carries
-one request and its answer (messages of `system.ipc`). This module contains all requests that exist. The helper can be
+one request and its answer (messages of `system.ipc`). This module handles every kind of request. The helper can be
 killed and restarted while containers run, because each container has its own monitor, and all facts about it are on
 disk. The helper is also the watchdog. It removes a container whose agent's end has passed, and containers beyond the
 limits of bytes and files.
@@ -245,7 +245,7 @@ class Helper:
             self._user_jobs.remove_folder(container.name)
 
     def _pause(self, container: Bundle) -> None:
-        """Freeze a container, unless it is being saved, because CRIU has then stopped it and released the freezer.
+        """Freeze a container, but not during a save, when CRIU itself has stopped it and released the freezer.
 
         A freeze would stop CRIU's own code in the container, and the save would never end.
         """

@@ -197,7 +197,7 @@ def with_messages(image: bytes, contents: Iterable[bytes]) -> bytes:
 
 
 def mappings(mm: bytes) -> Iterator[dict[int, Value]]:
-    """Yield the fields of each mapping in an image of mappings. Raises as `messages`, or `NotUnderstood`."""
+    """Yield the fields of each mapping in an image of mappings. Raises the errors of `messages`, or `NotUnderstood`."""
     for message in messages(mm):
         for number, value in fields(message):
             if number == 14 and isinstance(value, bytes):
