@@ -25,7 +25,7 @@ class Clock(Protocol):
         ...
 
     def monotonic_s(self) -> float:
-        """Return seconds since some instant, for durations. Setting the wall clock does not change them."""
+        """Return seconds since an arbitrary instant, to measure durations. Changes of the wall clock have no effect."""
         ...
 
     async def sleep(self, duration_s: float) -> None:
@@ -33,7 +33,7 @@ class Clock(Protocol):
         ...
 
     def pause(self, duration_s: float) -> None:
-        """Wait this long. Blocks."""
+        """Block the thread for this long."""
         ...
 
     def wait(self, event: threading.Event, patience_s: float) -> bool:
@@ -108,7 +108,7 @@ class Exchange:
 
 
 def least_ahead_s(exchanges: Sequence[Exchange]) -> float:
-    """Return the least time by which the node's clock is ahead of control's.
+    """Return the minimum time by which the node's clock is ahead of control's.
 
     A value below 0 means that the node's clock is behind, and 0 means that the clocks might agree. `exchanges` are in
     order of time. Exchanges before a change of either clock do not count.

@@ -95,7 +95,8 @@ class _Manifest(NamedTuple):
 def find(file: IO[bytes], *, architecture: str, name: str = "") -> ArchivedImage:
     """Return the image of this architecture in an archive or, if there are several, the one with this name.
 
-    Raises `Hostile`. `architecture` is Docker's word, possibly with a variant as in `amd64/v2`, and "" means any.
+    Raises `Hostile`. `architecture` is Docker's name for it, possibly with a variant as in `amd64/v2`, and "" means
+    any.
     """
     with readable():
         archive = _Archive(file)

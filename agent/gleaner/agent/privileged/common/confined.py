@@ -26,7 +26,7 @@ _MOST_FILES = 64
 
 
 class Failure(Exception):
-    """The function raised an error, or the child was ended. The message is one line."""
+    """The function raised an error, or the child was killed. The message is one line."""
 
 
 def call(

@@ -56,7 +56,7 @@ def hold(folders: dict[str, str], pids: list[int], *, beside: int) -> None:
     """Keep these stopped processes of a container from continuing until `let_go` is called. Raises `OSError`.
 
     `folders` are the container's cgroups, as for `holds_after_all`. First, the other processes in its cgroup are moved
-    to the cgroup of the process `beside`, because CRIU, and the processes that wait for CRIU, run in the container's
+    to the cgroup of the process `beside`, because CRIU and the processes that wait for CRIU run in the container's
     cgroup.
     """
     controller = _controller(folders)

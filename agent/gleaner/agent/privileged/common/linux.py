@@ -37,7 +37,7 @@ def become_subreaper() -> None:
 
 
 def own_namespaces() -> None:
-    """Leave the machine's mounts, network and inter-process communication, and enter new ones."""
+    """Leave the machine's namespaces for mounts, network and inter-process communication, and enter new ones."""
     _check(_libc.unshare(_CLONE_NEWNS | _CLONE_NEWUTS | _CLONE_NEWIPC | _CLONE_NEWNET), "unshare")
 
 
@@ -102,7 +102,7 @@ def splice(source: int, sink: int, most: int) -> int:
 
 
 def mount_empty(target: str) -> None:
-    """Mount an empty folder that is in memory and that only root can enter."""
+    """Mount an empty folder in memory that only root can enter."""
     flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
     _check(_libc.mount(b"tmpfs", os.fsencode(target), b"tmpfs", flags, b"mode=700,size=64m"), f"mount {target}")
 

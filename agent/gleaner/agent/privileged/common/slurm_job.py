@@ -71,14 +71,14 @@ class SlurmJobRecord(NamedTuple):
 
     @property
     def is_running(self) -> bool:
-        """True if the job runs and nothing has ended it."""
+        """True if RUNNING is the job's only state, so that nothing has ended it."""
         return self.states == ("RUNNING",)
 
     @property
     def memory_mib(self) -> int | None:
         """The memory that the job has on all its nodes, or None if Slurm does not count memory.
 
-        Slurm's environment does not contain it, because `--mem=0` (the whole node's memory) sets no variable.
+        A job's environment does not contain it, because `--mem=0` (the whole node's memory) sets no variable.
         """
         return sum(part.memory_mib or 0 for part in self.nodes.values()) or None
 
@@ -215,7 +215,7 @@ class JobHandle:
         return job
 
     def requeue(self, *, held: bool, within_s: float) -> None:
-        """Have Slurm end the job now and start it again later or, if `held`, once someone releases it.
+        """Have Slurm end the job now and start it again later or, if `held`, once it is released.
 
         Raises `NotRequeued`. Slurm ends our own processes soon after. If Slurm's controller does not answer, it is
         asked repeatedly for `within_s`.

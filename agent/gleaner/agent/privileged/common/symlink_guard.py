@@ -31,15 +31,15 @@ FolderRecord = dict[str, Any]
 
 
 class Foreign(Exception):
-    """The folder contains something that no job of the user can have made. The message is one line."""
+    """The folder contains something that no job of the user could have made. The message is one line."""
 
 
 def freeze(place: str, uid: int, *, disk: str) -> FolderRecord:
-    """Remove the links from a user's folder, and take the folder away from its user.
+    """Remove the links from a user's folder, and make root its owner.
 
-    Before it raises `Foreign`, it undoes all its changes. `disk` is a folder that belongs to root, and the user's
-    folder must be on the same file system. A file system that a user mounts could report anything about its files,
-    owners and links, even after all of them have been checked.
+    All changes are undone before `Foreign` is raised. `disk` is a folder that belongs to root, and the user's folder
+    must be on the same file system. A file system that a user mounts could report anything about its files, owners and
+    links, even after all of them have been checked.
     """
     record: FolderRecord = {"at": place, "folders": [], "links": []}
     with openat.closing_fd(os.open(place, openat.FOLDER)) as top:

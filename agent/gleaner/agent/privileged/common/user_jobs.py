@@ -262,7 +262,7 @@ class UserJobs:
         return [name for name in os.listdir(self._settings.users_work) if not os.path.exists(os.path.join(at, name))]
 
     def remove_folder(self, name: str) -> None:
-        """Remove a container's folder, if it exists. If its user prevents the removal, it is tried again later."""
+        """Remove a container's folder, if it exists. If its user prevents this, the removal is tried again later."""
         trash = tempfile.mkdtemp(prefix=_TRASH, dir=self._settings.users_work)
         with suppress(FileNotFoundError):
             os.rename(self.folder(name), os.path.join(trash, "folder"))

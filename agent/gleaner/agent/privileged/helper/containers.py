@@ -220,7 +220,7 @@ def _kill(settings: config.Config, container: Bundle) -> str | None:
 
 
 def disk_use(container: Bundle) -> list[int]:
-    """Count what is written outside the job's folder, as bytes, inodes, and 1 if the count is complete."""
+    """Return the bytes and inodes that are used outside the job's folder, and 1 if the count is complete, else 0."""
     return [int(number) for number in count_disk_use(container.inside("upper"), within_s=_COUNT_WITHIN_S)]
 
 

@@ -7,7 +7,7 @@ disk. The helper is also the watchdog. It removes a container whose agent's end 
 limits of bytes and files.
 
 If the settings name a key (`user_jobs_key`), the helper also serves the owners of Slurm jobs that run on this node.
-Each owner can have one container for each such job, sees no others, and cannot bring a container image (`user_jobs`).
+Each owner can have one container for each such job, sees no others, and cannot add a container image (`user_jobs`).
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -152,7 +152,7 @@ class Helper:
         return self._of_container(do, container, descriptor, connection)
 
     def _of_images(self, uid: int, message: ipc.Message) -> dict[str, Any]:
-        """Answer a request about pushed images, which only agents can bring and remove."""
+        """Answer a request about pushed images, which only agents can add and remove."""
         if uid != self._settings.agent_uid:
             raise request.Refused(f"{message['do']}: only agents bring and remove images")
         if message["do"] == "images":
@@ -268,7 +268,7 @@ class Helper:
 
     @contextmanager
     def _alone(self, name: str, doing: str = "made or removed") -> Generator[None, None, None]:
-        """Keep others from the same action on a container of this name.
+        """Prevent others from taking the same action on a container of this name.
 
         Raises `Failed` if that action is already under way.
         """

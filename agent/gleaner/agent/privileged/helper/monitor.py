@@ -100,7 +100,7 @@ def main(words: list[str]) -> None:
 
 
 def _go_on(_number: int, _frame: object) -> None:
-    """Ignore the signal, because ending the helper, or all processes of its name, must not end the containers."""
+    """Ignore the signal, because ending the helper, or all processes with its name, must not end the containers."""
 
 
 def _run(settings: config.Config, bundle: Bundle, folders: list[int], answer: int) -> dict[str, Any]:

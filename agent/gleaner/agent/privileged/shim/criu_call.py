@@ -209,7 +209,7 @@ def _know_kernel(settings: config.Config) -> None:
 def _run(
     words: list[str], own: str, runc: socket.socket, uid: int, *, saved_pid: int = 0, root: str | None = None
 ) -> int:
-    """Run CRIU, and pass on its notifications. CRIU runs its action script for each, which uses two named pipes.
+    """Run CRIU, and pass on its notifications. For each one CRIU runs its action script, which uses two named pipes.
 
     `saved_pid` is the pid of the first process that is saved, or 0 in a restore. `root` is the root of a container that
     is restored, or None in a save.

@@ -87,7 +87,7 @@ def _place(entry: Mapping[int, Value]) -> Range:
 
 
 def later_ranges(image: bytes) -> list[Range]:
-    """Return the start and end of all memory that is loaded later, from a page map in the form that CRIU receives.
+    """Return the start and end of each range that is loaded later, from a page map in the form that CRIU receives.
 
     Raises `NotUnderstood`, `ValueError` or `struct.error`.
     """

@@ -46,7 +46,7 @@ _CALLS = ("socket", "socketpair")
 _LANDLOCK, ENOSYS = "landlock_create_ruleset", 38
 """The call with which a program begins to use Landlock, and the error that means "not supported" (landlock(7))."""
 _OLD_CALL, _OLD_KINDS = "socketcall", (1, 8)
-"""The call with which i386 programs once made sockets, and whose family a filter cannot see.
+"""The call with which i386 programs once made sockets, and in which a filter cannot see the family.
 
 Such programs can also use `socket`.
 """

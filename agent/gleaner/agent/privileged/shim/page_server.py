@@ -125,7 +125,7 @@ class PageServer:
             self._poller.register(one, select.POLLIN)
 
     def serve(self) -> None:
-        """Return when all memory is loaded. Raises `MemoryLost`, `OSError` or `struct.error`, among others."""
+        """Serve pages until all memory is loaded. Raises `MemoryLost`, `OSError` or `struct.error`, among others."""
         while not (self._is_restored and not any(space.runs for space in self._spaces.values())):
             ready = [one for one, _ in self._poller.poll(0 if self._faults else 1000)]
             if self._guard in ready:

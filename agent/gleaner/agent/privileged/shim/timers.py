@@ -38,7 +38,7 @@ def start_again(init_pid: int) -> None:
 
 
 def period_of_expired(facts: str) -> tuple[int, int] | None:
-    r"""Return the period (seconds, nanoseconds) of an expired timer from its `fdinfo` (proc(5)), or None.
+    r"""Return the period (seconds, nanoseconds) of an expired timer from its `fdinfo` (proc(5)).
 
     Return None for a timer that has not expired, is off, or expires only once. A timer that is off has no expiry to
     read, whatever its period.
