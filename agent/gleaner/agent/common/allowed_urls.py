@@ -3,8 +3,8 @@
 An entry of the list is a URL. It allows all URLs that have the same scheme, host and port, and a path below its own.
 `https://*.example.org/` allows all hosts of a domain. An address is allowed by an entry whose host is this address.
 
-In an S3 URL, a first name with a dot or a port is the server, as in `s3://s3.example.org/bucket/key`. Any other first
-name is a bucket at Amazon, as in `s3://bucket/key`. `roots` is `root`, XRootD's protocol, over TLS.
+In an S3 URL, the first part is the server if it has a dot or a port, as in `s3://s3.example.org/bucket/key`. Otherwise
+it is a bucket at Amazon, as in `s3://bucket/key`. `roots` is `root`, XRootD's protocol, over TLS.
 """
 
 import ipaddress
@@ -36,7 +36,7 @@ class Location:
     """The names in its path, with all escapes resolved."""
 
     def is_within(self, other: "Location") -> bool:
-        """Return True if an entry with the other location allows this one."""
+        """Return True if an entry with the location `other` allows this location."""
         domain = other.host.removeprefix("*")
         same_host = self.host.endswith(domain) if domain != other.host else self.host == other.host
         same_port = (self.scheme, self.port) == (other.scheme, other.port)
@@ -99,7 +99,7 @@ def shown(url: str) -> str:
 
 
 class UrlUse(NamedTuple):
-    """The wording of a list's refusals."""
+    """The words in a refusal that depend on the use of a URL."""
 
     done: str
     setting: str
@@ -168,7 +168,7 @@ def address_refusal(host: str, address: str, *, named: Collection[str], of_contr
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the address, with an IPv4 address in IPv6 form converted, or None if the text is not an address."""
+    """Return the address, or None if the text is not one. An IPv4 address in IPv6 form is converted."""
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:

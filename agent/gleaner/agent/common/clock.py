@@ -1,6 +1,6 @@
 """Provide the only source of time, and compare the node's clock with control's.
 
-All code that reads the time or waits has a clock as an argument, so that a test can pass its own. Threads and their
+All code that reads the time or waits takes a clock as an argument, so that a test can pass its own. Threads and their
 waits also come from the clock, because a test's clock advances only when all threads wait for it. Time-outs of
 `asyncio` follow the event loop's time.
 """
@@ -25,7 +25,7 @@ class Clock(Protocol):
         ...
 
     def monotonic_s(self) -> float:
-        """Return seconds since some instant, for durations. Setting the wall clock does not change them."""
+        """Return seconds since an arbitrary instant, to measure durations. Changes of the wall clock have no effect."""
         ...
 
     async def sleep(self, duration_s: float) -> None:
@@ -33,7 +33,7 @@ class Clock(Protocol):
         ...
 
     def pause(self, duration_s: float) -> None:
-        """Wait this long. Blocks."""
+        """Block the thread for this long."""
         ...
 
     def wait(self, event: threading.Event, patience_s: float) -> bool:
@@ -41,7 +41,7 @@ class Clock(Protocol):
         ...
 
     def start(self, work: Callable[[*Args], object], *args: *Args) -> None:
-        """Do the work in its own daemon thread."""
+        """Call `work` in a new daemon thread."""
         ...
 
     def lock(self) -> AbstractContextManager[object]:
@@ -54,11 +54,11 @@ def _since_boot_s() -> float:
 
 
 class SystemClock:
-    """The node's wall clock, which here never advances more slowly than the time since the node's start.
+    """The node's wall clock, unless it has been set back.
 
     If a node's wall clock were set back while an agent lives, the agent would stay past its end. If it were set
-    forward, the shared end would be nearer than it seemed. So the time is that of the wall clock or of the clock since
-    the node's start, whichever is later, and an agent ends too early rather than too late.
+    forward, the shared end would be nearer than it seemed. So the time is that of the wall clock or of a clock that
+    counts from the node's start, whichever is later, and an agent ends too early rather than too late.
     """
 
     def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = _since_boot_s) -> None:
@@ -108,10 +108,10 @@ class Exchange:
 
 
 def least_ahead_s(exchanges: Sequence[Exchange]) -> float:
-    """Return the least time by which the node's clock is ahead of control's.
+    """Return the minimum time by which the node's clock is ahead of control's.
 
     A value below 0 means that the node's clock is behind, and 0 means that the clocks might agree. `exchanges` are in
-    order of time. Exchanges from before a clock was set do not count.
+    order of time. Exchanges before a change of either clock do not count.
 
     >>> least_ahead_s([Exchange(107.0, 105.0, 107.5), Exchange(117.0, 115.0, 125.0)])
     2.0

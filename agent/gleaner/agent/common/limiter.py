@@ -39,7 +39,7 @@ class Limiter:
     async def slot(self, *, waits: bool = False) -> AsyncGenerator[Slot]:
         """Take a slot for the duration of the context.
 
-        With `waits`, the slot's user does nothing before the others have finished.
+        Pass `waits` if the slot's user does nothing before the others have finished.
         """
         async with self._free:
             mine = Slot(waits=waits)
@@ -54,7 +54,7 @@ class Limiter:
     async def wait_for_others(self, mine: Slot, *, unless: Callable[[], bool]) -> None:
         """Wait in a slot while other slots are in use, since one more job would only slow the others down.
 
-        The wait ends early if `unless` returns True, which is called now and whenever another slot has been freed. If
+        `unless` is called now and whenever another slot has been freed. If it returns True, the wait ends early. If
         several jobs wait, one of them goes first.
         """
         mine.waits = True
@@ -65,7 +65,7 @@ class Limiter:
         self._update_at_once()
 
     def recheck(self) -> None:
-        """Have all jobs that wait call `unless` once more."""
+        """Make all jobs that wait call `unless` again."""
         self._change.set()
 
     def _update_at_once(self) -> None:
@@ -82,7 +82,7 @@ def default_saves_at_once(cores: int) -> int:
     memory on the other. On two cores, four saves of 256 MiB reached the disk in about the same time (1.0 to 2.1 s, in
     no clear order), whether one, two, three or four ran at the same time. Fewer than four saves leave slow storage idle
     whenever they pause a job, copy its memory or sync. One more save than the cores can feed fills such gaps on larger
-    nodes. Beyond eight, the storage limits a node.
+    nodes. With more than eight, a node's storage is the limit.
 
     >>> [default_saves_at_once(cores) for cores in (1, 2, 10, 64)]
     [4, 4, 6, 8]

@@ -1,7 +1,7 @@
 """Fill placeholders in a campaign's texts: `{mass}`, `{index:05d}` and `{mass:.1f}` stand for values of each job.
 
 The formats are Python's for numbers and texts. Attributes, items, conversions and nested formats are refused, so a text
-can reach only the values. `{{` and `}}` stand for single braces.
+can use only the values. `{{` and `}}` stand for single braces.
 """
 
 import re

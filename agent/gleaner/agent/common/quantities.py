@@ -1,4 +1,4 @@
-"""Read and write durations, memory and sizes in the form that people use."""
+"""Read and write durations, memory and sizes as people write them."""
 
 import math
 import re

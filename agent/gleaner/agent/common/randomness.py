@@ -16,7 +16,7 @@ class Randomness:
     generator: random.Random = field(default_factory=random.SystemRandom)
 
     def jitter(self, pause_s: float) -> float:
-        """Return a pause of about this length, so that agents that failed together do not all retry together.
+        """Return a pause of about this length, so that agents that failed together do not all retry at once.
 
         >>> 7.5 <= Randomness(random.Random(1)).jitter(10) <= 12.5
         True

@@ -2,6 +2,6 @@
 
 They are small, use only the standard library, and run with the node's own Python (3.9 or newer). They are installed
 separately from the agent, and their files belong to root. From the rest of Gleaner they import only the package
-`system`. They never open a path that the agent could have prepared, nor a file on shared storage. CRIU images pass
+`system`. They never open a path that the agent could have prepared, or a file on shared storage. CRIU images pass
 between them and the agent only through descriptors (see `system/ipc`).
 """

@@ -3,7 +3,7 @@
 An image arrives as the archive of `docker save` or as an OCI layout (image-spec, image-layout.md) in one tar file. The
 push, control and the node's helper all read images with this module, so they all accept the same archives. Artifacts,
 signatures and attestations are not images and are left out. If there are several images, one is chosen by its name or
-its kind of processor.
+its architecture.
 
 The process that opened the archive might still write to it. So an image is accepted only if each layer that is read has
 the digest that is named in the configuration.
@@ -95,7 +95,8 @@ class _Manifest(NamedTuple):
 def find(file: IO[bytes], *, architecture: str, name: str = "") -> ArchivedImage:
     """Return the image of this architecture in an archive or, if there are several, the one with this name.
 
-    Raises `Hostile`. `architecture` is Docker's word, possibly with a variant as in `amd64/v2`, and "" means any.
+    Raises `Hostile`. `architecture` is Docker's name for it, possibly with a variant as in `amd64/v2`, and "" means
+    any.
     """
     with readable():
         archive = _Archive(file)
@@ -171,7 +172,7 @@ class _Archive:
         return content, json_of(content)
 
     def manifests(self, architecture: str) -> Iterator[_Manifest]:
-        """Yield the images, but from an index only those that can be for this architecture."""
+        """Yield all images of `manifest.json`, or those in `index.json` that can be for this architecture."""
         if "manifest.json" in self._members:
             for entry in self._json("manifest.json")[1]:
                 yield from self._image(entry.get("RepoTags") or (), entry["Layers"], entry["Config"])
@@ -202,7 +203,7 @@ class _Archive:
                 yield from self._image(own, layers, _blob(config), config)
 
     def _image(self, names: Sequence[str], layers: Sequence[str], config: str, digest: str = "") -> Iterator[_Manifest]:
-        """Yield the manifest of an image. A signature's configuration names no layers."""
+        """Yield an image's manifest, but not that of a signature, whose configuration names no layers."""
         self._manifests += 1
         if self._manifests > _MOST_MANIFESTS:
             raise Hostile(f"it holds more than {_MOST_MANIFESTS} images")

@@ -59,7 +59,7 @@ def matches(image: str, pattern: str) -> bool:
 
 
 def full_name(image: str) -> str:
-    """Return registry, path, and tag or digest, which is one spelling for all names of an image, as Docker reads them.
+    """Return the full name (registry, path, and tag or digest) that Docker uses for an image.
 
     >>> full_name("pi"), full_name("gleaner/pi:demo"), full_name("localhost/x"), full_name("r.site:5000/a/b@sha256:1")
     ('docker.io/library/pi:latest', 'docker.io/gleaner/pi:demo', 'localhost/x:latest', 'r.site:5000/a/b@sha256:1')

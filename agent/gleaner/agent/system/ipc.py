@@ -276,7 +276,7 @@ def listen(path: str, *, mode: int = 0o600, owner_uid: int = -1) -> socket.socke
 
 
 def line(connection: socket.socket, *, longest_bytes: int, within_s: float) -> bytes:
-    """Return one line, or its beginning if it is longer or not complete in time.
+    """Return one line, or only its beginning if it is too long or not complete in time.
 
     Raises `TimeoutError` if nothing arrives.
     """

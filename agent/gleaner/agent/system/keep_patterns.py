@@ -1,4 +1,4 @@
-"""Match patterns that select the files of a folder to keep, such as `*.root` or `hist/**`.
+"""Match patterns that select which files of a folder to keep, such as `*.root` or `hist/**`.
 
 A pattern is a path relative to the folder. In each of its names `*`, `?` and `[abc]` have the same meaning as in a
 shell, but a leading dot is an ordinary character. `**` in place of a name stands for any number of folders. A pattern
@@ -53,7 +53,7 @@ class Keep:
         return tuple(pattern for pattern in self._patterns if pattern in self._unmatched)
 
     def __call__(self, names: Names) -> bool:
-        """Return True if the file with this path is kept. `names` are those of its folders, and its own."""
+        """Return True if the file with this path is kept. `names` are the names of its folders, and its own."""
         found = [pattern for pattern in self._patterns if _fits(_parsed(pattern), names)]
         self._unmatched.difference_update(found)
         return bool(found)
@@ -91,7 +91,7 @@ def _with_skips(steps: Sequence[re.Pattern[str] | None], places: set[int]) -> se
 def _parsed(pattern: str) -> tuple[re.Pattern[str] | None, ...]:
     """Return the expression that each name must match, or None for `**`.
 
-    A last `**` stands for everything in the folder, as `*` does.
+    A `**` at the end stands for everything in the folder, as `*` does.
     """
     names = pattern.rstrip("/").split("/")
     if names[-1] == _ANY_FOLDERS:

@@ -61,8 +61,7 @@ def open_listed(path: str, *, owners: Collection[int], own: Sequence[str] = (), 
 
 
 def _identities(path: str) -> Iterator[tuple[int, int]]:
-    """Yield the identity of a file, wherever its links lead, and of each folder above it, or (0, 0) for a missing
-    one."""
+    """Yield the device and inode of a path's real file and of each folder above it, or (0, 0) for a missing one."""
     real = Path(path).resolve()
     for place in (real, *real.parents):
         try:

@@ -122,7 +122,7 @@ def read_all(folder: int, name: str, *, most_bytes: int) -> bytes:
 
 
 def pread_all(file: int, size_bytes: int, offset: int) -> bytes:
-    """Return the file's bytes at the offset, or fewer at its end."""
+    """Return `size_bytes` bytes of the file from the offset, or fewer at its end."""
     content = os.pread(file, size_bytes, offset)
     while len(content) < size_bytes and (more := os.pread(file, size_bytes - len(content), offset + len(content))):
         content += more
@@ -130,7 +130,7 @@ def pread_all(file: int, size_bytes: int, offset: int) -> bytes:
 
 
 def pread_into(file: int, room: memoryview, offset: int) -> bool:
-    """Fill the buffer `room` with the file's bytes at the offset. Return False if there are fewer."""
+    """Fill the buffer `room` with the file's bytes at the offset. Return False if the file ends earlier."""
     while room:
         got = os.preadv(file, [room], offset)
         if not got:

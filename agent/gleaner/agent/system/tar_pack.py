@@ -1,8 +1,8 @@
 """Pack a folder as a tar stream: a job's folder, or the files that a container has written to its own file system.
 
 The stream keeps regular files, folders, symbolic links as links, hard links within the folder, and named pipes, with
-their modes and modification times (to the nanosecond). It does not keep extended attributes, or sockets, which have no
-meaning once their process has ended. The order is fixed, so an unchanged folder gives the same bytes.
+their modes and modification times (to the nanosecond). It does not keep extended attributes. Nor does it keep sockets,
+which have no meaning once their process has ended. The order is fixed, so an unchanged folder gives the same bytes.
 
 For a container's written files, the stream is overlay's raw upper layer, in which a character device 0/0 marks a
 deleted file. Overlay also has an attribute for a folder that was deleted and made again. The attribute cannot be set
@@ -33,8 +33,8 @@ def pack(folder: int, policy: Policy, image: Sequence[int] = ()) -> Iterator[byt
     """Yield an open folder's contents as chunks of an uncompressed archive (pax), in bounded memory.
 
     For overlay's upper layer, `image` are the folders of the image's own layers, the uppermost first. Raises `Hostile`
-    for an entry that could not be unpacked later. Raises `OSError` for a file that cannot be read. It also does so for
-    a file that shrinks, unless others are allowed to change the folder.
+    for an entry that could not be unpacked later. Raises `OSError` for a file that cannot be read, or that shrinks
+    although others are not allowed to change the folder.
     """
     buffer = bytearray()
     for chunk in _Packing(folder, policy, image).run():

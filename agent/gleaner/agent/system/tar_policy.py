@@ -1,4 +1,4 @@
-"""Define the rules for a tar archive from an untrusted source, for its members and their size.
+"""Define the rules for the members and the size of a tar archive from an untrusted source.
 
 Each use has its own policy.
 """
@@ -39,14 +39,14 @@ Links = list[list[Any]]
 
 
 class Hostile(Exception):
-    """An archive contains something that is not unpacked, or a folder something that is not packed.
+    """An archive contains something that must not be unpacked, or a folder contains something that must not be packed.
 
     The message is one line.
     """
 
 
 class SizeLimit:
-    """The limit for all archives that share it."""
+    """A limit on size and on the number of files, which several archives can share."""
 
     def __init__(self, most_bytes: float, most_files: float = _MOST_FILES, most_steps: float = MOST_STEPS) -> None:
         self._bytes = most_bytes

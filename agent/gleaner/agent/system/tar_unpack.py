@@ -78,7 +78,7 @@ def unpack(source: TarSource, target: int, policy: Policy) -> None:
 def unpack_all(sources: Iterable[TarSource], target: int, policy: Policy) -> None:
     """Unpack archives, each over the previous ones, in the same way as `unpack`.
 
-    The modes of folders are set after the last archive, so that a folder that is read-only in the end can take in files
+    The modes of folders are set after the last archive, so that a folder that is read-only in the end can receive files
     of a later archive.
     """
     unpacking = _Unpacking(target, policy)

@@ -32,7 +32,7 @@ def remove_all(settings: config.Config, now_s: float) -> int:
 
 
 def remove_dead_sockets(folder: str, *, owner_uid: int, now_s: float) -> int:
-    """Remove the sockets of a folder that no process holds any more, and return their number. Raises `OSError`.
+    """Remove a folder's sockets that no process has open any more, and return their number. Raises `OSError`.
 
     We do not try to connect, because an agent would take the connection for the shim's handshake.
     """
@@ -80,7 +80,7 @@ def _remove_each(folder: str, owner_uid: int, is_leftover: Callable[[str, os.sta
 
 
 def _live_sockets() -> set[bytes]:
-    """Return the paths of all sockets that a process holds."""
+    """Return the paths of all sockets that any process has open."""
     live: set[bytes] = set()
     for table in _TABLES:
         with open(table, "rb") as file:

@@ -5,8 +5,8 @@ made, and the bundle is renamed before it is removed. So a bundle that was half 
 failed is recognized and ignored.
 
 The container's monitor (`helper/monitor`) holds the bundle's FIFO `alive` open for writing as long as it lives. Other
-programs open the FIFO for reading to find out whether the monitor lives. They do not look up a process number, which
-might belong to another process by then.
+programs open the FIFO for reading to find out whether the monitor lives. They do not look up a process number, because
+the system might have given the number to another process.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -35,11 +35,11 @@ _OWN_FILES = {
 
 
 class NoSuch(Exception):
-    """There is no container of this name."""
+    """There is no container with this name."""
 
 
 class Exists(Exception):
-    """There is a container of this name already."""
+    """There is already a container with this name."""
 
 
 class Bundle:
@@ -82,7 +82,7 @@ class Bundle:
         return facts
 
     def owner_uid(self, settings: config.Config) -> int:
-        """Return the uid that can ask for the container, and to which its processes belong. Raises `NoSuch`."""
+        """Return the uid of the container's owner, to whom its processes belong. Raises `NoSuch`."""
         return owner_uid(settings, self.facts())
 
     def set_label(self, label: str, value: str) -> None:
@@ -147,7 +147,7 @@ def disk_use(*paths: str) -> DiskUse:
 
 
 def room(settings: config.Config) -> DiskUse:
-    """Return how much containers can still write. The values are negative beyond a limit."""
+    """Return how many bytes and files containers can still write. The values are negative beyond a limit."""
     use = disk_use(*(one.path for one in all_bundles(settings)))
     return DiskUse(settings.most_container_bytes - use.size_bytes, settings.most_container_files - use.inodes)
 

@@ -26,7 +26,7 @@ _MOST_FILES = 64
 
 
 class Failure(Exception):
-    """The function raised an error, or the child was ended. The message is one line."""
+    """The function raised an error, or the child was killed. The message is one line."""
 
 
 def call(
@@ -35,7 +35,7 @@ def call(
     """Return what the function returns. `folder` and `source` are the only descriptors that the function has.
 
     The child can write files of at most `most_bytes` each, and only into the folder, which must belong to `ACCOUNT`. At
-    the end, nothing of the child remains. A caller that does not run as root has no rights to give up, but the limits
+    the end, the child no longer exists. A caller that does not run as root has no rights to give up, but the limits
     apply to it as well. Raises `Failure`.
     """
     hear, say = os.pipe()

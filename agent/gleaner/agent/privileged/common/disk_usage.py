@@ -1,4 +1,4 @@
-"""Count what a folder takes on the disk, in bounded time and memory, even while the folder changes.
+"""Count the disk space and the inodes that a folder uses, in bounded time and memory, even while the folder changes.
 
 Every step starts at an open folder and follows no link, and only folders are opened. The count stops as soon as it has
 passed its limits, so a folder with very many files costs no more than one that is just too large. If a folder is

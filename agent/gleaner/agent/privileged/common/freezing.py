@@ -56,8 +56,8 @@ def hold(folders: dict[str, str], pids: list[int], *, beside: int) -> None:
     """Keep these stopped processes of a container from continuing until `let_go` is called. Raises `OSError`.
 
     `folders` are the container's cgroups, as for `holds_after_all`. First, the other processes in its cgroup are moved
-    to the cgroup of the process `beside`, because runc lets CRIU, and the processes that wait for CRIU, run in the
-    container's cgroup.
+    to the cgroup of the process `beside`, because CRIU and the processes that wait for CRIU run in the container's
+    cgroup.
     """
     controller = _controller(folders)
     if controller not in folders:
@@ -69,7 +69,7 @@ def hold(folders: dict[str, str], pids: list[int], *, beside: int) -> None:
 
 
 def let_go(folders: dict[str, str]) -> None:
-    """Withdraw the order of `hold`. It is no error if the container no longer exists."""
+    """Withdraw the order of `hold`. It is not an error if the container no longer exists."""
     if folder := folders.get(_controller(folders)):
         take_back(folder)
 

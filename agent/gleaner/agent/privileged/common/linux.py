@@ -37,7 +37,7 @@ def become_subreaper() -> None:
 
 
 def own_namespaces() -> None:
-    """Leave the machine's mounts, network and inter-process communication, and enter namespaces of our own."""
+    """Leave the machine's namespaces for mounts, network and inter-process communication, and enter new ones."""
     _check(_libc.unshare(_CLONE_NEWNS | _CLONE_NEWUTS | _CLONE_NEWIPC | _CLONE_NEWNET), "unshare")
 
 
@@ -102,7 +102,7 @@ def splice(source: int, sink: int, most: int) -> int:
 
 
 def mount_empty(target: str) -> None:
-    """Mount an empty folder that is in memory and that only root can enter."""
+    """Mount an empty folder in memory that only root can enter."""
     flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
     _check(_libc.mount(b"tmpfs", os.fsencode(target), b"tmpfs", flags, b"mode=700,size=64m"), f"mount {target}")
 
@@ -151,12 +151,12 @@ def fork_sharing_descriptors() -> int:
 
 
 def set_timer(timer: int, *, first_ns: int, period: tuple[int, int]) -> None:
-    """Set a timer that is an open file. It expires after `first_ns`, and then in each period (seconds, nanoseconds)."""
+    """Set a timerfd so that it expires after `first_ns`, and then once in each `period` (seconds, nanoseconds)."""
     _check(_libc.timerfd_settime(timer, 0, struct.pack("@4l", *period, 0, first_ns), None), "timerfd_settime")
 
 
 def sync(folder: str) -> None:
-    """Write the folder's whole file system to the disk, but no other file system, because another one might hang."""
+    """Write the folder's whole file system to the disk, but no other file system, because others might hang."""
     with openat.closing_fd(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
         _check(_libc.syncfs(descriptor), "syncfs")
 

@@ -23,7 +23,7 @@ _ANSWER_WITHIN_S = 10.0
 
 
 def fault(path: str) -> str:
-    """Return why no folder of this path can be mounted, or "" if one can. Pure.
+    """Return why a folder with this path cannot be mounted, or "" if it can. Pure.
 
     >>> fault("/cvmfs/atlas.cern.ch"), fault("/data/../etc"), fault("/job/data")
     ('', 'must be a full path without . and .. in it', "is in the way of /job, which is the container's own")

@@ -87,5 +87,5 @@ def parse(mountinfo: str) -> Iterator[Mount]:
 
 
 def _plain(path: str) -> str:
-    """Return a path with its blanks, which mountinfo writes as octal numbers."""
+    """Return a path with its blanks, which mountinfo writes as octal escapes."""
     return _OCTAL.sub(lambda octal: chr(int(octal.group(1), 8)), path)

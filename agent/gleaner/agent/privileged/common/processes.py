@@ -25,11 +25,11 @@ def kill_with_descendants(pid: int) -> None:
 
 
 def kill_descendants(pid: int) -> None:
-    """Kill all descendants of a process, whatever sessions and namespaces they are in by now.
+    """Kill all descendants of a process, even those that have moved to other sessions or namespaces.
 
-    They are stopped first, until no more are found. Otherwise one of them could start another process before it is
-    killed itself. They are searched for again after the kill, because a search can miss a process whose parent ends
-    during the search.
+    First, all descendants are stopped, until the search finds no more. Otherwise one of them could start another
+    process before it is killed itself. They are searched for again after the kill, because a search can miss a process
+    whose parent ends during the search.
     """
     killed: set[int] = set()
     while not (pids := _stop_descendants(pid)) <= killed:

@@ -1,8 +1,8 @@
 """Check, field by field, what an agent, or a user within a user job, asks of the node helper.
 
 The module is pure and never touches the system. Every field is a plain value of one type, within limits, and unknown
-fields are refused. No field is a path of the caller's choice. A container has a plain name, a container image has its
-own name or digest, a folder is a descriptor, and a mount must be one of those in the privileged settings.
+fields are refused. No field is a path of the caller's choice. A container is identified by a plain name, a container
+image by its name or digest, and a folder by a descriptor. A mount must be one of those in the privileged settings.
 """
 
 from __future__ import annotations  # the node may have Python 3.9

@@ -32,11 +32,11 @@ _MOST_CACHED = 4096
 
 
 class Unknown(Exception):
-    """Slurm does not answer, or its answer is not understood here. The message is one line."""
+    """Slurm does not answer, or its answer cannot be understood. The message is one line."""
 
 
 class NoJob(Unknown):
-    """Slurm knows no job of this number."""
+    """Slurm knows no job with this number."""
 
 
 class NotRequeued(Exception):
@@ -71,14 +71,14 @@ class SlurmJobRecord(NamedTuple):
 
     @property
     def is_running(self) -> bool:
-        """True if the job runs and nothing has ended it."""
+        """True if RUNNING is the job's only state, so that nothing has ended it."""
         return self.states == ("RUNNING",)
 
     @property
     def memory_mib(self) -> int | None:
         """The memory that the job has on all its nodes, or None if Slurm does not count memory.
 
-        Slurm's environment does not contain it, because `--mem=0` (the whole node's memory) sets no variable.
+        A job's environment does not contain it, because `--mem=0` (the whole node's memory) sets no variable.
         """
         return sum(part.memory_mib or 0 for part in self.nodes.values()) or None
 
@@ -150,7 +150,7 @@ class Slurm:
         self._cache: dict[str, tuple[float, SlurmJobRecord]] = {}
 
     def job(self, number: str, *, anew: bool = False) -> SlurmJobRecord:
-        """Return one job. With `anew`, the state is from a moment after this call. Raises `NoJob` or `Unknown`."""
+        """Return one job. With `anew`, no cached answer is used. Raises `NoJob` or `Unknown`."""
         if not is_number(number):
             raise NoJob(f"{number[:40]!r} is no number of a Slurm job")
         question_s = time.monotonic()
@@ -197,9 +197,9 @@ class JobHandle:
 
         Slurm takes limits in whole minutes, but the owner of a running job is allowed to lower its EndTime
         (scontrol(1)). Slurm's clock and the node's agree, as munge demands. The end is given in UTC. In a local time
-        zone an hour can occur twice, and an end in the past would end the job immediately. Slurm is asked once, and
-        once more only after a change, because all agents of a round start at about the same time. If Slurm does not
-        lower the end, the returned job keeps its later end. Raises `Unknown` if Slurm does not report the job.
+        zone an hour can occur twice, and an end in the past would end the job immediately. Slurm is asked only once,
+        and once more after a change, because many agents start at about the same time. If Slurm does not lower the end,
+        the returned job keeps its later end. Raises `Unknown` if Slurm does not report the job.
         """
         job = self.must_look()
         if job.end_s is None or job.end_s <= new_end_s:
@@ -215,7 +215,7 @@ class JobHandle:
         return job
 
     def requeue(self, *, held: bool, within_s: float) -> None:
-        """Have Slurm end the job now and start it again later or, if `held`, once someone releases it.
+        """Have Slurm end the job now and start it again later or, if `held`, once it is released.
 
         Raises `NotRequeued`. Slurm ends our own processes soon after. If Slurm's controller does not answer, it is
         asked repeatedly for `within_s`.

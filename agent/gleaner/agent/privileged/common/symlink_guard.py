@@ -3,9 +3,9 @@
 CRIU opens, as root, the paths that are named in its images, and recreates some of the files, partly in the node's own
 mount namespace. If the user has replaced a folder with a link since the save, the link could lead CRIU to any file of
 the node. The paths came from the kernel, so they contained no links, and a restore needs none. So before CRIU starts,
-all links are removed from the job's folder and from the layer that is put back. They are put back before the processes
-continue. Until then the folders belong to root, so the user can put nothing there, whatever descriptors the user holds
-open.
+all links are removed from the job's folder and from the container's written layer. The links are restored before the
+processes continue. Until then the folders belong to root, so the user cannot add anything to them, whatever descriptors
+the user has open.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -31,15 +31,15 @@ FolderRecord = dict[str, Any]
 
 
 class Foreign(Exception):
-    """The folder contains something that no job of the user can have made. The message is one line."""
+    """The folder contains something that no job of the user could have made. The message is one line."""
 
 
 def freeze(place: str, uid: int, *, disk: str) -> FolderRecord:
-    """Remove the links from a user's folder, and take the folder away from its user.
+    """Remove the links from a user's folder, and make root its owner.
 
-    When `Foreign` is raised, everything is as before. `disk` is a folder that belongs to root, and the user's folder
-    must be on the same file system. A file system that a user mounts could claim anything about its files, their owners
-    and its links, even after all of them have been checked.
+    All changes are undone before `Foreign` is raised. `disk` is a folder that belongs to root, and the user's folder
+    must be on the same file system. A file system that a user mounts could report anything about its files, owners and
+    links, even after all of them have been checked.
     """
     record: FolderRecord = {"at": place, "folders": [], "links": []}
     with openat.closing_fd(os.open(place, openat.FOLDER)) as top:
@@ -136,7 +136,7 @@ def write_records(own: str, *record: FolderRecord) -> None:
 
 
 def put_back(own: str) -> None:
-    """Undo the recorded changes, once."""
+    """Undo the recorded changes, and delete the record."""
     if has_records(own):
         for record in read_records(own):
             thaw(record)

@@ -1,7 +1,7 @@
 """Run the system's programs, and read their output, whatever bytes it contains.
 
-Any user can influence what a program prints. For example, Slurm shows the comments and names of all users as they were
-given.
+Any user can influence what a program prints. For example, Slurm shows the comments and job names of all users
+unchanged.
 
 This module uses only the standard library, because root's programs, the Slurm admin service, the agent and control all
 run programs through this module.

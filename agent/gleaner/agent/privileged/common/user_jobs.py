@@ -1,7 +1,6 @@
-"""Manage the containers that an ordinary user can have, one for each of that user's Slurm jobs that runs on this node.
+"""Manage the containers that an ordinary user can have, one for each Slurm job of that user on this node.
 
-Only the helper decides such a container's name, its owner, the place of its folder, and the time by which it must be
-gone.
+Only the helper decides such a container's name, its owner, where its folder is, and when it must be removed.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -263,7 +262,7 @@ class UserJobs:
         return [name for name in os.listdir(self._settings.users_work) if not os.path.exists(os.path.join(at, name))]
 
     def remove_folder(self, name: str) -> None:
-        """Remove a container's folder, if it exists. If its user prevents the removal, it is tried again later."""
+        """Remove a container's folder, if it exists. If its user prevents this, the removal is tried again later."""
         trash = tempfile.mkdtemp(prefix=_TRASH, dir=self._settings.users_work)
         with suppress(FileNotFoundError):
             os.rename(self.folder(name), os.path.join(trash, "folder"))
@@ -282,8 +281,8 @@ class UserJobs:
     def open_folder(self, name: str) -> Generator[int, None, None]:
         """Yield a descriptor of the job's folder. The owner cannot change the folders beside it, which belong to root.
 
-        Raises `Refused` if the owner has mounted something on the folder, because the mount's daemon could report
-        anything.
+        Raises `Refused` if the owner has mounted something on the folder, because the daemon behind such a mount could
+        report anything.
         """
         flags = os.O_PATH | openat.FOLDER
         try:
@@ -296,7 +295,7 @@ class UserJobs:
             yield descriptor
 
     def clear(self, number: str) -> None:
-        """Remove those folders of a finished job that have no container."""
+        """Remove the folders of a finished job, except those that have a container."""
         for name in self.folders_without_container():
             if job_of(name) == number:
                 self.remove_folder(name)

@@ -24,7 +24,7 @@ def reports(content: bytes) -> Iterator[tuple[int, int, int, int]]:
 
 
 def copy(descriptor: int, address: int, source: int, length: int) -> tuple[int, int]:
-    """Copy our memory from the address `source` to where it is missing, and wake the threads that wait for it.
+    """Copy our memory at the address `source` to the missing memory, and wake the threads that wait for it.
 
     Return the number of bytes copied, and the error number, which is 0 if all were copied.
     """

@@ -150,7 +150,7 @@ def _has_come(descriptor: int, goes_on: Callable[[], bool]) -> bool:
 
 
 def pause(settings: config.Config, container: Bundle) -> None:
-    """Freeze a container. A frozen one stays frozen."""
+    """Freeze a container. If it is already frozen, do nothing."""
     container.facts()
     for is_last in freezing.tries():
         reason = _runc(settings, "pause", container.name)
@@ -187,7 +187,7 @@ def checkpoint(settings: config.Config, container: Bundle, *, end_s: float | Non
 
 
 def signal(settings: config.Config, container: Bundle, name: str) -> None:
-    """Send a signal to a container's first process. It is no error if the process has ended.
+    """Send a signal to a container's first process. It is not an error if the process has ended.
 
     After KILL, wait for the end.
     """
@@ -198,7 +198,7 @@ def signal(settings: config.Config, container: Bundle, name: str) -> None:
 
 
 def remove(settings: config.Config, container: Bundle) -> None:
-    """End a container, and remove all its files. It is no error if the container does not exist."""
+    """End a container, and remove all its files. It is not an error if the container does not exist."""
     _kill(settings, container)
     reason = _runc(settings, "delete", "--force", container.name)
     # Without a monitor, runc reports it as stopped. Without its state, runc does not know it.
@@ -220,7 +220,7 @@ def _kill(settings: config.Config, container: Bundle) -> str | None:
 
 
 def disk_use(container: Bundle) -> list[int]:
-    """Count what is written outside the job's folder, as bytes, inodes, and 1 if the count is complete."""
+    """Return the bytes and inodes that are used outside the job's folder, and 1 if the count is complete, else 0."""
     return [int(number) for number in count_disk_use(container.inside("upper"), within_s=_COUNT_WITHIN_S)]
 
 
@@ -246,7 +246,7 @@ def _must_run(container: Bundle, status: str) -> None:
 
 
 def _runc(settings: config.Config, *words: str, program: str | None = None, end_s: float | None = None) -> str | None:
-    """Return the reason for a failure, or None if there was none."""
+    """Run runc, or `program` instead. Return the reason for a failure, or None if it succeeded."""
     environment = os.environ if end_s is None else {**os.environ, transfer.END_VARIABLE: str(end_s)}
     with bundle.temporary_folder(settings) as folder:
         log = os.path.join(folder, "log")

@@ -4,8 +4,8 @@ A container image arrives as one file that the agent or an admin has opened, eit
 OCI layout as an archive. The helper opens no path, and reads only the configuration from the file, as plain JSON.
 Everything else is read and unpacked by a process without any rights (`common.confined`). The configuration's digest is
 the image's id, and the configuration names the digest of each layer's content. An image is accepted only when every
-layer has the right digest. It is unpacked in another folder and then renamed, so that half an image is never used. In
-the end all its files belong to root, and no file is setuid.
+layer has the right digest. It is unpacked in another folder and then renamed, so that an incomplete image is never
+used. In the end all its files belong to root, and no file is setuid.
 
 An image without a name was pushed by a group and can be imported again. When room is needed, such images are removed,
 the least recently used one first, unless a container uses them.
@@ -44,7 +44,7 @@ _FRESH_S = 600.0
 _ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
 _MOUNT_POINTS = ("dev", "proc", "sys", "etc", "job")
 _MOUNT_FILES = ("hosts", "hostname", "resolv.conf", "passwd")
-"""In /etc."""
+"""The names of the files in /etc on which runc mounts."""
 
 
 class Image(NamedTuple):
@@ -72,7 +72,7 @@ def find(settings: config.Config, name: str) -> Image | None:
 def import_image(settings: config.Config, descriptor: int, name: str) -> str:
     """Unpack the image of this name from an open archive, unless it is already here. Return its id. Raises `Hostile`.
 
-    Only one call at a time unpacks images on a node, so a second call for the same image then finds it there.
+    Only one call at a time unpacks images on a node, so a second call for the same image finds it already unpacked.
     """
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         raise Hostile("an image must be handed over as one plain file")

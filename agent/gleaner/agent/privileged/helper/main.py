@@ -1,13 +1,13 @@
 """Run `gleaner-helper`, the only program that runs as root and talks to agents on nodes without Docker Engine.
 
 It listens on a Unix socket for the service account, which the kernel identifies (SO_PEERCRED). Each connection carries
-one request and its answer (messages of `system.ipc`). This module contains all requests that exist. The helper can be
+one request and its answer (messages of `system.ipc`). This module handles every kind of request. The helper can be
 killed and restarted while containers run, because each container has its own monitor, and all facts about it are on
 disk. The helper is also the watchdog. It removes a container whose agent's end has passed, and containers beyond the
 limits of bytes and files.
 
 If the settings name a key (`user_jobs_key`), the helper also serves the owners of Slurm jobs that run on this node.
-Each owner can have one container for each such job, sees no others, and cannot bring a container image (`user_jobs`).
+Each owner can have one container for each such job, sees no others, and cannot add a container image (`user_jobs`).
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -152,7 +152,7 @@ class Helper:
         return self._of_container(do, container, descriptor, connection)
 
     def _of_images(self, uid: int, message: ipc.Message) -> dict[str, Any]:
-        """Answer a request about pushed images, which only agents can bring and remove."""
+        """Answer a request about pushed images, which only agents can add and remove."""
         if uid != self._settings.agent_uid:
             raise request.Refused(f"{message['do']}: only agents bring and remove images")
         if message["do"] == "images":
@@ -245,7 +245,7 @@ class Helper:
             self._user_jobs.remove_folder(container.name)
 
     def _pause(self, container: Bundle) -> None:
-        """Freeze a container, unless it is being saved, because CRIU has then stopped it and released the freezer.
+        """Freeze a container, but not during a save, when CRIU itself has stopped it and released the freezer.
 
         A freeze would stop CRIU's own code in the container, and the save would never end.
         """
@@ -268,7 +268,7 @@ class Helper:
 
     @contextmanager
     def _alone(self, name: str, doing: str = "made or removed") -> Generator[None, None, None]:
-        """Keep others from the same action on a container of this name.
+        """Prevent others from taking the same action on a container of this name.
 
         Raises `Failed` if that action is already under way.
         """

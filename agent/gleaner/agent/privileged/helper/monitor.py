@@ -45,7 +45,7 @@ class Log:
         self._is_full = False
 
     def add(self, stream: int, content: bytes) -> None:
-        """Add a frame. At the log's limit, add a notice, and nothing after that."""
+        """Add a frame. At the log's limit, add a notice instead, and then nothing more."""
         if self._is_full:
             return
         if self._bytes + len(content) > self._most_bytes:
@@ -54,7 +54,7 @@ class Log:
         self._write(_HEADER.pack(stream, len(content)) + content)
 
     def end(self) -> None:
-        """Write the last frame, after which no output follows."""
+        """Write the frame that marks the end of the log."""
         self._write(END)
 
     def _write(self, frame: bytes) -> None:
@@ -100,7 +100,7 @@ def main(words: list[str]) -> None:
 
 
 def _go_on(_number: int, _frame: object) -> None:
-    """Ignore the signal, because ending the helper, or all processes of its name, must not end the containers."""
+    """Ignore the signal, because ending the helper, or all processes with its name, must not end the containers."""
 
 
 def _run(settings: config.Config, bundle: Bundle, folders: list[int], answer: int) -> dict[str, Any]:

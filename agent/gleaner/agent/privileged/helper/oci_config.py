@@ -2,8 +2,8 @@
 
 The configuration is made only from checked fields, and no input from a job, its container image or an agent can loosen
 it. It grants no capability, no new privileges and no network, and it sets separate namespaces and the uid of the user
-who asks. Mounts, masked paths and limits are the same as those of Docker Engine, in the same order. So each runtime
-could restore what the other has saved.
+who requests the container. Mounts, masked paths and limits are the same as those of Docker Engine, in the same order.
+So each runtime could restore what the other has saved.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -18,7 +18,7 @@ from ..shim.own_config import ENOSYS, denials
 FOLDER_IN_CONTAINER = "/job"
 INPUTS_IN_CONTAINER = "/inputs"
 HOSTNAME = "gleaner"
-"""The name is the same on all nodes, because a restored process keeps the name with which it was started."""
+"""The host name is the same on all nodes, because a restored process keeps the one with which it was started."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PERIOD_US = 100_000
 _PIDS = 4096
@@ -91,7 +91,7 @@ def image(config: dict[str, Any]) -> ImageDefaults:
 
 
 def configuration(spec: Spec, node: Node, image: ImageDefaults, *, rootfs: str, folder: str) -> dict[str, Any]:
-    """Return the configuration of a container whose root is at `rootfs` and whose few own files are in `folder`."""
+    """Return the configuration of a container with its root at `rootfs` and its own few files in `folder`."""
     annotations = {ANNOTATION_HANDSHAKE: spec.name}
     if not node.is_agents:
         annotations[ANNOTATION_OWNER] = str(node.uid)  # the job's end can move, so each save passes it

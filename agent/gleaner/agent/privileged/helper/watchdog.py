@@ -85,7 +85,7 @@ class Watchdog:
                 sys.stderr.write(f"watchdog: {error}\n")
 
     def keep_limit(self) -> None:
-        """Keep the limits by removing ended containers, the oldest first, and then ending the largest of the rest."""
+        """Enforce the limits by removing ended containers, oldest first, and then ending the largest of the others."""
         uses: dict[Bundle | str, DiskUse] = {
             container: bundle.disk_use(container.path, *self._folders(container))
             for container in bundle.all_bundles(self._settings)
@@ -103,7 +103,7 @@ class Watchdog:
                 return
 
     def _share(self, *uses: DiskUse) -> float:
-        """Return the part of the limits that is in use, for bytes or for files, whichever is larger."""
+        """Return the used fraction of the limit on bytes or of that on files, whichever is larger."""
         of_bytes = sum(one.size_bytes for one in uses) / self._settings.most_container_bytes
         return max(of_bytes, sum(one.inodes for one in uses) / self._settings.most_container_files)
 
@@ -126,7 +126,7 @@ class Watchdog:
         return True
 
     def _loose(self) -> dict[str, str]:
-        """Return the users' folders that have no container, or none yet."""
+        """Return the users' folders that have no container, or do not have one yet."""
         mine = self._user_jobs
         return {} if mine is None else {name: mine.unmounted_folder(name) for name in mine.folders_without_container()}
 

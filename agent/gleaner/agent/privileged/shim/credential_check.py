@@ -1,4 +1,4 @@
-"""Check that a restored process has no more rights than one that was started.
+"""Check that a restored process has no more rights than a newly started one.
 
 CRIU gives a process the rights that are recorded in its CRIU images. So an attacker who could replace the saved images
 with others could gain root's rights. The first guard against this attack is the digest of a checkpoint, which the queue

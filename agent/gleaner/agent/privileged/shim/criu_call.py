@@ -3,7 +3,7 @@
 runc communicates with CRIU over a socket that it passes to `criu swrk` (CRIU's images/rpc.proto), and CRIU refuses to
 stream in that mode. So for a dump or a restore this program does the work of CRIU's service. It translates the request
 into the options of CRIU's own command line, adds `--stream`, and passes CRIU's notifications on to runc. All other
-requests from runc go to CRIU unchanged. An unknown option makes the call fail and is never left out.
+requests from runc go to CRIU unchanged. An unknown option is never ignored but makes the call fail.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -195,7 +195,7 @@ def _serve(settings: config.Config, runc: socket.socket, request_fields: dict[in
 
 
 def _log(own: str, why: Reason, name: str = "call.log") -> None:
-    """Write one of our own reasons in the format of CRIU's log. If there are several logs, the first by name counts."""
+    """Write one of our own reasons in the format of CRIU's log. If there are several, use the first by name."""
     with open(os.path.join(own, "work", name), "w", encoding="utf-8") as log:
         log.write(log_line(why))
 
@@ -209,7 +209,7 @@ def _know_kernel(settings: config.Config) -> None:
 def _run(
     words: list[str], own: str, runc: socket.socket, uid: int, *, saved_pid: int = 0, root: str | None = None
 ) -> int:
-    """Run CRIU, and pass on the messages of its action script through two pipes, as each message starts the script.
+    """Run CRIU, and pass on its notifications. For each one CRIU runs its action script, which uses two named pipes.
 
     `saved_pid` is the pid of the first process that is saved, or 0 in a restore. `root` is the root of a container that
     is restored, or None in a save.

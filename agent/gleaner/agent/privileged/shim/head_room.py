@@ -3,7 +3,7 @@
 CRIU, and the processes that wait for CRIU, run in the container's cgroup while CRIU restores it. CRIU's processes also
 become the container's, so each of them has a copy of CRIU's memory until it continues as the job. Without room for
 these copies, a container near its limit would be saved but never restored. So the limit is raised for such a restore,
-and lowered before the processes continue. Agents offer that much less of their node's memory, so only one restore on a
+and lowered before the processes continue. Each agent sets aside memory for one such restore, so only one restore on a
 node has this room at a time.
 
 Memory that processes have shared since a fork stays shared only between a child and its parent, and only where both

@@ -1,10 +1,11 @@
-"""Find the memory of a checkpoint that can be loaded after its processes run, from CRIU's page maps.
+"""Find, from CRIU's page maps, the memory of a checkpoint that can be loaded when its processes already run.
 
 CRIU marks pages that can be loaded later (`PE_LAZY`). They are a process's private memory that is not backed by a file,
-except stacks, locked pages and huge pages. With `--lazy-pages` it leaves out the pages that have this mark and are not
-present in the image. The agent writes page maps of this kind. Memory that two processes have at the same place is
-loaded at the start, because they have shared it since a fork. The same holds for memory that a child does not inherit
-unchanged from its parent (madvise(2)). The formats are those of CRIU's images/pagemap.proto and images/vma.proto.
+except stacks, locked pages and huge pages. With `--lazy-pages`, CRIU does not load pages that have this mark and are
+not present in the image. The agent changes the page maps so that this holds for all memory that is loaded later. Memory
+that two processes have at the same place is loaded at the start, because they have shared it since a fork. The same
+holds for memory that a child does not inherit unchanged from its parent (madvise(2)). The formats are those of CRIU's
+images/pagemap.proto and images/vma.proto.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -86,7 +87,7 @@ def _place(entry: Mapping[int, Value]) -> Range:
 
 
 def later_ranges(image: bytes) -> list[Range]:
-    """Return the start and end of all memory that is loaded later, from a page map in the form that CRIU receives.
+    """Return the start and end of each range that is loaded later, from a page map in the form that CRIU receives.
 
     Raises `NotUnderstood`, `ValueError` or `struct.error`.
     """

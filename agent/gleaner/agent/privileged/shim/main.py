@@ -8,8 +8,8 @@ never from a container image or a job's environment:
 - `create`: the container is given an init, its user has a name, and it can make only sockets of the usual kinds
   (`own_config`).
 - `pause`: a container that cannot be frozen continues to run (`freezing`).
-- `resume`: it is no error if a container already runs because CRIU was killed. Otherwise the engine would consider it
-  paused permanently.
+- `resume`: it is not an error if a container already runs because CRIU was killed. Otherwise the engine would consider
+  it paused permanently.
 - `kill` with SIGKILL: the processes of a frozen container are killed before they run again. A container that runc
   considers ended, but whose processes still run, is also killed.
 - `delete`: the mounts that a restore has made for CRIU are unmounted, if runc and this program were killed in that
@@ -44,7 +44,7 @@ A user job's checkpoints are sealed (`seal`).
 ANNOTATION_IMAGE = "org.gleaner.image"
 """The id of the container image of a user job."""
 RESTORED = "gleaner-restored"
-"""The name of a mark in runc's own folder of a container.
+"""The name of an empty file in runc's folder for a container.
 
 It means that the container was restored at `create`, and that `start` lets it run.
 """

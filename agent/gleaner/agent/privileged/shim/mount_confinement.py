@@ -53,7 +53,7 @@ def follow_no_links(pid: int) -> None:
 def _end_after_change(namespace: int, places: list[str]) -> None:
     """Change these mounts in that namespace, and exit.
 
-    This needs a separate process, because a namespace is entered permanently.
+    This needs a separate process, because a process that enters the namespace cannot leave it again.
     """
     try:
         linux.enter_mounts(namespace)

@@ -44,9 +44,9 @@ _MOST_FAMILIES = 64
 like a family only in 32 bits."""
 _CALLS = ("socket", "socketpair")
 _LANDLOCK, ENOSYS = "landlock_create_ruleset", 38
-"""The call with which a program begins to use Landlock, and the error that it understands (landlock(7))."""
+"""The call with which a program begins to use Landlock, and the error that means "not supported" (landlock(7))."""
 _OLD_CALL, _OLD_KINDS = "socketcall", (1, 8)
-"""The call with which i386 programs once made sockets, and whose family a filter cannot see.
+"""The call with which i386 programs once made sockets, and in which a filter cannot see the family.
 
 Such programs can also use `socket`.
 """
@@ -120,7 +120,7 @@ def passwd(uid: int, gid: int) -> str:
 def denials() -> list[dict[str, Any]]:
     """Return the denying rules for a filter that allows what it does not name.
 
-    A filter cannot express "all but these", so each other family is named, and so are all higher numbers.
+    A filter cannot express "all but these", so the rules name each other family and all higher numbers.
     """
     others = [number for number in range(_MOST_FAMILIES) if number not in (*_FAMILIES, _NETLINK)]
     wrong = [*(_is(0, number) for number in others), {"index": 0, "value": _MOST_FAMILIES, "op": "SCMP_CMP_GE"}]

@@ -83,7 +83,7 @@ class Space:
         return [(max(one, start), min(two, end), by) for one, two, by in runs]
 
     def find(self, address: int) -> int | None:
-        """Return the checkpoint address of the page that is missing at this address, or None if it is not missing."""
+        """Return the checkpoint address of the page that is missing at this address, or None if none is missing."""
         places = ((address - by, self.first(address - by, address - by + PAGE)) for by in self._moves)
         return next((place for place, run in places if run is not None and run[2] == address - place), None)
 
@@ -93,7 +93,7 @@ class Space:
         return [piece for one, two, by in inside for piece in self.cut(max(one, start - by), min(two, end - by))]
 
     def move(self, old: int, new: int, length: int) -> None:
-        """Follow memory that has moved."""
+        """Record that memory has moved."""
         moved = self.drop(old, old + length)
         self.drop(new, new + length)
         for one, two, by in moved:
@@ -102,9 +102,10 @@ class Space:
 
 
 class PageServer:
-    """CRIU connects to the socket `criu` in a restore, blocks arrive through `agent`, and page maps through `maps`.
+    """The page server of one restore.
 
-    `guard` is a descriptor that becomes readable when the watchdog ends.
+    CRIU connects to the socket `criu`. Blocks arrive through `agent`, and page maps through `maps`. `guard` is a
+    descriptor that becomes readable when the watchdog ends.
     """
 
     def __init__(self, guard: int, criu: socket.socket, agent: socket.socket, maps: socket.socket) -> None:
@@ -124,7 +125,7 @@ class PageServer:
             self._poller.register(one, select.POLLIN)
 
     def serve(self) -> None:
-        """Return when all memory is loaded. Raises `MemoryLost`, `OSError` or `struct.error`, among others."""
+        """Serve pages until all memory is loaded. Raises `MemoryLost`, `OSError` or `struct.error`, among others."""
         while not (self._is_restored and not any(space.runs for space in self._spaces.values())):
             ready = [one for one, _ in self._poller.poll(0 if self._faults else 1000)]
             if self._guard in ready:
@@ -169,7 +170,7 @@ class PageServer:
             self._add(descriptor, Space(number, [(one, two, 0) for one, two in self._named[number]]))
 
     def _read_map(self) -> None:
-        """Read a page map. Raises `KeyError` if it has become known before that there are no more."""
+        """Read a page map. Raises `KeyError` if the end of the page maps has already been read."""
         head = ipc.receive_all(self._maps, MAP.size)
         if len(head) < MAP.size:
             self._poller.unregister(self._maps)
@@ -190,7 +191,7 @@ class PageServer:
     # ── the kernel ──
 
     def _hear(self, descriptor: int) -> None:
-        """Follow what a process has done, and note the pages that it waits for.
+        """Record how a process has changed its memory, and note the pages that it waits for.
 
         Some reports might be left for the next call.
         """

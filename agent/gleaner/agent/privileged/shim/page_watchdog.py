@@ -1,9 +1,10 @@
 """Watch over a page server, and kill the container before any copy of its userfaultfds closes.
 
 When the last copy of a userfaultfd closes, a process that waits for a page reads zeros and continues to compute with
-them. So the page server and its watchdog share one table of descriptors, in which none closes while either of the two
-lives. Each kills the container if the other has ended too early, and then ends only when the container has no process
-left. Only the watchdog, which needs no further memory, is exempt from being killed by the kernel when memory runs out.
+them. So the page server and its watchdog share one table of descriptors, and no descriptor in it closes while either of
+the two lives. Each kills the container if the other has ended too early, and then ends only when the container has no
+process left. Only the watchdog, which needs no further memory, is exempt from being killed by the kernel when memory
+runs out.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -102,7 +103,7 @@ def serving(state_folder: str, work: str) -> Generator[Pages]:
 
 
 def _become_watchdog(sockets: list[socket.socket], caller: socket.socket, state_folder: str) -> NoReturn:
-    """Act as the watchdog of a child that is the page server on these sockets, and exit."""
+    """Start a child as the page server on these sockets, act as its watchdog, and exit."""
     status = 1
     try:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a shutdown of the node ends all, the server first

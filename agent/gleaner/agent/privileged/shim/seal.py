@@ -116,7 +116,7 @@ class Relay:
         self._main.start()
 
     def finish(self, until_s: float) -> None:
-        """Wait until everything has been passed on. CRIU must be done by now. Raises `Broken`."""
+        """Wait until everything has been passed on, after CRIU has finished. Raises `Broken`."""
         self._join(self._main, until_s)
         for thread in self._pumps:  # the list is complete only now, as CRIU's last write can add a pump
             self._join(thread, until_s)

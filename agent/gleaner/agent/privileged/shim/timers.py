@@ -38,10 +38,10 @@ def start_again(init_pid: int) -> None:
 
 
 def period_of_expired(facts: str) -> tuple[int, int] | None:
-    r"""Return the period (seconds, nanoseconds) of an expired timer from its `fdinfo` (proc(5)), or None otherwise.
+    r"""Return the period (seconds, nanoseconds) of an expired timer from its `fdinfo` (proc(5)).
 
-    A timer that runs, is off or fires once has no period here. One that is off has no expiry to read, whatever its
-    period.
+    Return None for a timer that has not expired, is off, or expires only once. A timer that is off has no expiry to
+    read, whatever its period.
 
     >>> period_of_expired("clockid: 1\nticks: 1\nsettime flags: 00\nit_value: (0, 0)\nit_interval: (0, 10000000)\n")
     (0, 10000000)

@@ -536,7 +536,7 @@ def _log_tail(folder: str) -> str:
 
 
 def say_why(call: Call, why: str) -> None:
-    """Write the reason where runc's callers expect it, to the log that they named and to standard error."""
+    """Write the reason where runc's callers expect it, namely to the log that they named and to standard error."""
     if call.log is not None:
         with contextlib.suppress(OSError), open(call.log, "a", encoding="utf-8") as file:
             file.write(json.dumps({"level": "error", "msg": why}) + "\n")

@@ -49,8 +49,8 @@ _NAMELESS = ("/[aio]", "/secretmem")
 class Reason(NamedTuple):
     """A reason in one line.
 
-    With `lasts`, the reason persists unless the program changes, so the result is the same on every node and at every
-    try. A reason that can disappear while the program continues does not last. An example is a message that has not
+    With `lasts`, the reason persists unless the program changes, so the result is the same on every node and in every
+    attempt. A reason that can disappear while the program continues does not last. An example is a message that has not
     been received yet.
     """
 
@@ -142,7 +142,7 @@ def _has_no_file(pid: int) -> bool:
 
 
 def _has_semaphore(pid: int) -> bool:
-    """Return True if an eventfd is a semaphore, because CRIU 4 restores it as one that is not."""
+    """Return True if an eventfd is a semaphore, because CRIU 4 restores it as an ordinary one."""
     about = f"/proc/{pid}"
     for name in os.listdir(f"{about}/fd"):
         if _link(f"{about}/fd/{name}") == _EVENTS:
@@ -333,7 +333,7 @@ def _is_in_shm(entry: str, root: str) -> bool:
 
 
 def _is_there(entry: str, root: str, path: str) -> bool:
-    """Return True for a file that is not deleted, and whose real name ends like the kernel's mark."""
+    """Return True for a file that is not deleted, but whose real name ends with the text of the kernel's mark."""
     with suppress(FileNotFoundError, NotADirectoryError):
         return link_on_the_way(root, path) is None and os.path.samestat(os.stat(entry), os.lstat(root + path))
     return False

@@ -158,7 +158,7 @@ class Guard:
     def parts(self, pages: str) -> list[VdsoPart]:
         """Return the parts of an image of pages that must be checked, in order. Raises `Forged`.
 
-        Call this when CRIU asks for the pages, because the images that describe them have been noted by then. CRIU
+        Call this when CRIU asks for the pages, because the images that describe them have already been noted. CRIU
         restores several processes at the same time, so the images of other processes might not have arrived yet.
         """
         parts: list[VdsoPart] = []
@@ -197,7 +197,7 @@ def with_messages(image: bytes, contents: Iterable[bytes]) -> bytes:
 
 
 def mappings(mm: bytes) -> Iterator[dict[int, Value]]:
-    """Yield the fields of each mapping in an image of mappings. Raises as `messages`, or `NotUnderstood`."""
+    """Yield the fields of each mapping in an image of mappings. Raises the errors of `messages`, or `NotUnderstood`."""
     for message in messages(mm):
         for number, value in fields(message):
             if number == 14 and isinstance(value, bytes):
@@ -219,7 +219,7 @@ def _vdso_areas(mm: bytes, process: str) -> list[tuple[int, int]]:
 
 
 def _places(runs: Iterable[bytes], areas: list[tuple[int, int]], process: str) -> list[VdsoPart]:
-    """Return the places of those areas in the image of pages. Raises `Forged` if one is incomplete."""
+    """Return the positions of the vDSO areas in the image of pages. Raises `Forged` if one is incomplete."""
     found: dict[tuple[int, int], dict[int, int]] = {area: {} for area in areas}
     at = 0
     for run in runs if areas else ():

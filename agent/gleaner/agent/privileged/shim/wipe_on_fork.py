@@ -27,13 +27,13 @@ def pids_by_inner_pid(init_pid: int) -> dict[str, int]:
 
 
 def areas_of(pid: int) -> set[tuple[int, int]]:
-    """Return the start and end of each such mapping of a process. Raises `OSError`."""
+    """Return the start and end of each marked mapping of a process. Raises `OSError`."""
     with open(f"/proc/{pid}/smaps", encoding="utf-8", errors="replace") as file:
         return areas(file.read())
 
 
 def areas(smaps: str) -> set[tuple[int, int]]:
-    r"""Return the start and end of each such mapping from the text of `/proc/PID/smaps` (proc(5)).
+    r"""Return the start and end of each marked mapping from the text of `/proc/PID/smaps` (proc(5)).
 
     >>> areas("1000-2000 rw-p 0 00:00 0\nSize: 4 kB\nVmFlags: rd wf dd \n2000-3000 rw-p 0 00:00 0\nVmFlags: rd \n")
     {(4096, 8192)}

@@ -55,7 +55,7 @@ def layers(settings: config.Config, container: str, root: str) -> Layers:
 def layers_of_mount(root: str, options: dict[str, str]) -> Layers:
     """Return the layers in the options of an overlay mount. Raises `ValueError`.
 
-    To keep the options short, Docker gives the paths of many layers relative to its own folder, which is two steps
+    To keep the options short, Docker gives the paths of many layers relative to its own folder, which is two levels
     above the root.
 
     >>> layers_of_mount("/d/overlay2/7/merged", {"upperdir": "7/diff", "lowerdir": "/x:/y"})
