@@ -35,7 +35,7 @@ class ValidationPlan:
 
     @property
     def offsets_s(self) -> tuple[float, ...]:
-        """The offset of each replay in the backfilling cycle."""
+        """Return the offset of each replay in the backfilling cycle."""
         return tuple(
             self.interval_s * place / self.offsets for place in range(self.offsets) for _ in range(self.repeats)
         )
@@ -59,7 +59,7 @@ class Validation:
 
     @property
     def difference_s(self) -> Seconds:
-        """The time by which each job started later in Slurm than in our replay, as the median over the real replays."""
+        """Return how much later each job started in Slurm than in our replay, as the median over the real replays."""
         return np.asarray(np.median(self.starts_s, axis=0) - self.simulated.start_s)
 
     def spread_s(self) -> Seconds:

@@ -1,4 +1,4 @@
-"""The counts and measurements of running control, for Prometheus.
+"""The counts and measurements that a running control program keeps for Prometheus.
 
 Each app has its own `Instruments`, so nothing is global.
 """

@@ -95,7 +95,7 @@ def answer_to(error: Exception) -> JSONResponse:
         case QueueError() | SQLAlchemyError():
             _log.error("the queue failed", trace=_trace(error))
             return answer(503, "the queue's database failed; control's log shows how", headers=_LATER)
-        case RuntimeError() if isinstance(error.__cause__, StorageError):  # in a stream, which then breaks off
+        case RuntimeError() if isinstance(error.__cause__, StorageError):  # in a stream, which then ends early
             _log.error("an answer broke off", why=str(error.__cause__))
             return answer(502, str(error.__cause__))
         case _:

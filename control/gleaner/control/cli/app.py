@@ -160,7 +160,7 @@ def _failure(error: Exception, verb: str) -> tuple[str, int] | None:
         return str(error), BadInput.exit_code
     if not isinstance(error, ValidationError):
         return None
-    first = error.errors()[0]  # of an argument that is used unchanged
+    first = error.errors()[0]  # the error of an argument that has no parser
     return complaint(".".join(str(part) for part in first["loc"]), first), BadInput.exit_code
 
 

@@ -72,7 +72,7 @@ _START_FILE = tar_pack.File(_START, len(_START_SCRIPT), [_START_SCRIPT.encode()]
 
 
 def is_sif(path: Path) -> bool:
-    """Return True if a file has the beginning of a SIF file. Raises `OSError`."""
+    """Return True if a file begins like a SIF file. Raises `OSError`."""
     with path.open("rb") as file:
         file.seek(_MAGIC_AT)
         return file.read(len(_MAGIC)) == _MAGIC
@@ -154,7 +154,7 @@ def _run(*words: str) -> None:
 
 
 def _check_start(root: Path) -> None:
-    """Raise `Hostile` if the files that its start needs are missing."""
+    """Raise `Hostile` if files that the image needs to start are missing."""
     for needed, what in (("bin/sh", "which runs its scripts"), (".singularity.d/runscript", "with which it starts")):
         if not os.path.lexists(root / needed):
             raise Hostile(f"it has no /{needed}, {what}")

@@ -38,7 +38,7 @@ LEAST_REFRESH_S = 10
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """A choice of the period that the picture shows."""
+    """A length of the period that users can choose for the picture."""
 
     words: str
     length_s: int
@@ -127,7 +127,7 @@ def draw(
 
 
 def _by_number(name: str) -> list[tuple[int, str]]:
-    """Return a sort key that puts node9 before node10."""
+    """Return a sort key by which node9 comes before node10."""
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
 
 

@@ -1,5 +1,5 @@
-"""Nodes against time as a picture, with a stripe for each node. A stripe has at most as many points as the picture.
-Pure.
+"""The use of nodes over time as a picture, with a stripe for each node. A stripe has at most one point per unit of
+width. Pure.
 
 Each point of a stripe has one letter of `Use`, or of the activity of a slice at that time. Later drawings cover earlier
 ones: snapshots of the cluster come first, then slices, and finally restores and saves, which are short.
@@ -48,7 +48,7 @@ class Stripe:
 
 @dataclass(frozen=True, slots=True)
 class TimelineChart:
-    """The picture. Each part is one path of pieces with the height of a stripe.
+    """The picture. Each of its parts is one path, made of pieces with the height of a stripe.
 
     It also has the positions of shared ends.
     """
@@ -153,7 +153,7 @@ def letters_at(
 ) -> NDArray[np.uint8]:
     """Return, for each node, a row of points with the letters of its use.
 
-    A letter is at the points between the bounds of its snapshot. One day can contain a million letters.
+    A letter fills the points between the bounds of its snapshot. One day can contain a million letters.
     """
     picture = np.full((len(place_of), points), ord(Use.UNKNOWN.value), np.uint8)
     rows: dict[tuple[str, ...], tuple[NDArray[np.intp], NDArray[np.intp]]] = {}
