@@ -18,7 +18,7 @@ from lab.real_slurm.workloads import as_slurm_has_it
 _PATIENCE_S = 30
 """The real seconds within which a Slurm program must answer."""
 _LEAD_S = 10
-"""The least time from Slurm's start to the first submission, in Slurm's seconds."""
+"""The minimum time from Slurm's start to the first submission, in Slurm's seconds."""
 
 
 @dataclass(frozen=True, slots=True)

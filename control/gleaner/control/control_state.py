@@ -116,8 +116,8 @@ class ControlState:
     has_leader: bool = False
     """True if any control program was the leader at this program's last check of the database (`own_checks`)."""
     cluster: Snapshot | None = None
-    """The agents' partition at the last successful poll (see `agents_view`), or None before the first. Its `read_s`
-    shows its age."""
+    """The agents' partition at the last successful poll (see `agents_view`), or None before the first. It contains the
+    time of that poll (`read_s`)."""
     problem: str = ""
     """The reason, in one line, why the last poll or submission failed, or "" if neither failed."""
     entitlements: EntitlementsStatus = field(default_factory=EntitlementsStatus)

@@ -129,7 +129,7 @@ def visible(text: str) -> str:
 
 
 def complaint(name: str, error: ErrorDetails) -> str:
-    """Return one line with the condition that the value must meet, which the user calls `name`, and the actual value.
+    """Return one line with the name by which the user knows the value, the condition that it must meet, and the value.
 
     >>> complaint("cpus", {"type": "greater_than_equal", "loc": ("cpus",), "msg": "Input should be ...",
     ...                    "input": -3, "ctx": {"ge": 1}})

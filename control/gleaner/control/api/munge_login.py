@@ -34,7 +34,7 @@ REMEMBERED_AT_MOST = 10_000
 """The maximum number of credentials that are remembered for each user."""
 LONGEST_CREDENTIAL = 4096
 THREADS = 4
-"""The number of threads that can wait for munge at the same time. A munge that hangs does not block other routes."""
+"""The number of threads that can wait for munge at the same time. A call that hangs does not block other routes."""
 
 _PROOF = re.compile("([0-9a-f]{32}) ([0-9a-f]{64})")
 _NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,62}")

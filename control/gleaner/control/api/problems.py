@@ -33,7 +33,7 @@ from gleaner.control.queue.errors import (
 
 LONGEST_LINE = 600
 REQUEST = "request"
-"""The name of a request's id in a line of the log."""
+"""The key of a request's id in a line of the log."""
 EVERY_ERROR = (HTTPException, RequestValidationError, QueueError, SQLAlchemyError, StorageError, Exception)
 """The framework looks first for the handler of an error's own class, and then for those of its base classes."""
 _STATUS: Mapping[type[Exception], int] = {

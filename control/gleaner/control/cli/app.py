@@ -86,7 +86,7 @@ _CLOSE = 0.75
 """The similarity (`difflib`) at which an existing option is suggested for a wrong one: --disk for --disc, but not
 --keep for --seed."""
 _LONGEST_NAME = 80
-"""The greatest length of a file's name in a message that concerns only this file."""
+"""The maximum length of a file's name in a message that concerns only this file."""
 
 
 def _version(asked: bool) -> None:

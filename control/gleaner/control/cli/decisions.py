@@ -111,7 +111,7 @@ def _which(job: str) -> tuple[str, str]:
 
 
 def _explained(found: DecisionRow) -> str:
-    """Return the decision as YAML, which a reader of campaign files knows."""
+    """Return the decision as YAML, which users know from campaign files."""
     facts = {
         "decision": f"{found.id}, {found.kind}, by the policy {found.policy}",
         "when": moment(found.at_s),

@@ -46,7 +46,7 @@ PIPE_WIDTH = 100_000
 GAP = 2
 """The width of the gap between two columns of a table."""
 WORDS_WIDTH = 20
-"""The least width for columns of words. Longer words are folded."""
+"""The minimum width for columns of words. Longer words are folded."""
 OF_WORDS = frozenset({
     "REASON", "DETAIL", "REMARK", "WHY", "DECISION", "WHAT HAPPENS TO IT", "FOLDER", "NODES", "JOBS", "SEEN", "TO DO",
     "EXPECTED END", "ITS LAST LINE",
@@ -164,7 +164,7 @@ def progress(text: str, standings: Iterable[Standing], counts: Callable[[Standin
 
 
 class ShowSteps(Protocol):
-    """A function that shows on a bar the finished steps, all steps, and the current step."""
+    """A function that shows the finished steps, all steps, and the current step on a bar."""
 
     def __call__(self, done: int, whole: int, now: str = ..., /) -> None: ...
 
@@ -220,7 +220,7 @@ def moment(at_s: float | None) -> str:
 
 
 def day(at_s: float | None) -> str:
-    """Return the day of an instant in local time, or its time if that is today."""
+    """Return the day of an instant in local time, or the time of day if it is today."""
     return moment(at_s).partition(" ")[0]
 
 

@@ -145,7 +145,7 @@ def restore(
 
 @contextmanager
 def _queue() -> Generator[tuple[Settings, Any]]:
-    """Yield the settings, and the engine of the queue's database, whose tables must have this version."""
+    """Yield the settings and the engine of the queue's database. Its tables must have the schema of this version."""
     settings = load_settings()
     from gleaner.control.queue.database import check_schema, connect
 

@@ -37,7 +37,7 @@ _MOST_OBJECTS = 10_000
 _PARTITION, _PRIMARY, _SQUASHFS, _ENCRYPTED, _OCI = 0x4004, 2, 1, 5, (0x400A, 0x400B)
 _PROCESSORS = {b"01": "386", b"02": "amd64", b"03": "arm", b"04": "arm64", b"06": "ppc64le", b"11": "s390x"}
 _NOT_ALL_ATTRIBUTES = 2
-"""The exit code of unsquashfs if all files exist, but not every owner or device, which only root can create."""
+"""The exit code of unsquashfs if it wrote all files, but could not set owners or create devices, which needs root."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _START = ".gleaner-start"
 _START_SCRIPT = f"""#!/bin/sh

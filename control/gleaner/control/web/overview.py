@@ -51,7 +51,7 @@ class NodeUse:
 
 @dataclass(frozen=True, slots=True)
 class DayHarvest:
-    """The harvest of a day (UTC) in core hours, and its fraction of the time of all nodes."""
+    """The harvest of a day (UTC), in core hours and as a fraction of the time of all nodes."""
 
     day: str
     harvested_core_h: float
