@@ -1,7 +1,7 @@
 """`make demo`: a campaign on the real cluster, which is shown live, compared with uninterrupted runs, and summarized.
 
-Twelve Pythia runs and a stream of regular jobs share three nodes for about four rounds. The regular jobs take another
-node in each round, so every run has to migrate. The results are written to `demo-output/`.
+Twelve Pythia runs and a stream of regular jobs share three nodes for about four rounds. The regular jobs take a
+different node in each round, so every run has to migrate. The results are written to `demo-output/`.
 """
 
 import math

@@ -86,7 +86,7 @@ def judged(
     nodes_at_least: int = 2,
     has_pace: bool = True,
 ) -> list[dict[str, Any]]:
-    """Return a row for each job, which compares its result with the same job computed without interruption.
+    """Return a row for each job, which compares its result with that of the same job computed without interruption.
 
     `has_pace` is True if there are enough jobs to measure the speed of the machine.
     """

@@ -29,13 +29,13 @@ name."""
 
 
 PATIENCE_S = 180.0
-"""The least time-out of any wait, in seconds, because machines can be busy."""
+"""The minimum timeout of every wait, in seconds, because machines can be busy."""
 ASKED_FOR_S, ASK_AGAIN_S = 60.0, 0.5
-"""The seconds for which an unanswered query to control is repeated, and the pause between two tries."""
+"""The seconds for which an unanswered request to control is repeated, and the pause between two tries."""
 
 
 class ClusterError(Exception):
-    """A program inside the cluster failed. The message contains the end of its output."""
+    """The error for a failed program inside the cluster. The message contains the end of the program's output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def glean(*words: str, after: Sequence[str] = (), as_user: bool = False, timeout
     """
     tail = ("--", *after) if after else ()
     whose = ("env", f"GLEANER_CLIENT__TOKEN_FILE={TOKEN_FILE}-physics") if as_user else ()
-    # The time-out also applies in the container. Otherwise a verb that never ends would keep running there.
+    # The timeout also applies in the container. Otherwise a verb that never ends would keep running there.
     bounded = ("timeout", "--kill-after=5", f"{max(timeout_s, PATIENCE_S):.0f}")
     words = (*whose, *bounded, "glean", *words, "--json", *tail)
     printed = run("head", *words, user=SERVICE_USER, timeout_s=max(timeout_s, PATIENCE_S) + 10)
@@ -146,7 +146,7 @@ def clear() -> None:
 
 
 def _cancel(what: str) -> None:
-    """Cancel a job. It is no error if the job has just ended."""
+    """Cancel a job. It is not an error if the job has just ended."""
     try:
         api("POST", f"{what}/cancel")
     except ClusterError as error:
@@ -404,7 +404,7 @@ def _admin_token() -> str:
 
 
 def until(what: str, found: Callable[[], Any], *, timeout_s: float, every_s: float = 1.0) -> Any:
-    """Wait until `found()` is true, and return its value. A program that fails counts as false.
+    """Wait until `found()` is true, and return its value. A failed program counts as false.
 
     Raise an error after `timeout_s` seconds, or after `PATIENCE_S` seconds if that is longer. A caller that guarantees
     a time must measure the time itself.

@@ -1,5 +1,5 @@
-"""`make demo-entitlements`: three accounts with entitlements, one of which is preempted, and a campaign at the same
-time.
+"""`make demo-entitlements`: three accounts with entitlements, one of which has a job preempted, and a campaign at the
+same time.
 
 Physics is entitled to half of the CPUs, chemistry to 30 %, biology to 20 %. Chemistry has started two jobs under
 `glean run`, which use two thirds of the machine, and agents compute a campaign on the rest. Then physics wants its
@@ -61,7 +61,7 @@ running when it is to be preempted."""
 
 @dataclass(frozen=True, slots=True)
 class OwnRun:
-    """A Pythia job under `glean run` in one of bob's Slurm jobs, the folder for its files, and its uninterrupted
+    """A Pythia job under `glean run` in one of bob's Slurm jobs, with the folder for its files and its uninterrupted
     twin."""
 
     job: Sent

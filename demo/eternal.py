@@ -1,4 +1,4 @@
-"""`make demo-eternal`: one endless job, which lives through thirty slices on all nodes.
+"""`make demo-eternal`: one endless job, which runs in thirty slices on all nodes.
 
 The job generates events for hours. Each agent ends after half a minute, and the job is saved and continues in the next
 agent. Now and then, a regular job needs the very node on which the job runs. Then the agent saves the job and leaves at
@@ -30,7 +30,7 @@ EVENTS = 1_000_000
 
 
 def main() -> int:
-    """Run until the job has lived through enough slices. Return 0 if none of its work was lost or done twice."""
+    """Run until the job has had enough slices. Return 0 if none of its work was lost or done twice."""
     OUTPUT.mkdir(exist_ok=True)
     cluster.configure({"rounds": {"length_s": ROUND_S, "shortest_slice_s": 10}})
     cluster.clear()

@@ -1,4 +1,4 @@
-"""Programs run inside containers without the engine, because `docker exec` uses two cores for a tenth of a second.
+"""Running programs in containers without the engine, because `docker exec` uses two cores for a tenth of a second.
 
 As with `docker exec`, a program has the container's namespaces, control groups and environment, and the user's groups
 and home. Its limits are those of the process that starts it. Only root can do this.
@@ -19,7 +19,7 @@ _ENTER = 'for each in $1; do echo $$ >"$each/cgroup.procs" || exit 125; done; sh
 
 
 class NotThere(Exception):
-    """The container is not running."""
+    """The error for a container that is not running."""
 
 
 def words(container: str, *command: str, user: str = "root") -> list[str]:

@@ -38,7 +38,7 @@ RUNS, COMPUTING_S = 4, 60.0
 WEIGHTS_BYTES = 100_000_000
 GIVE_UP_S = 900
 ROUNDS: dict[str, object] = {"length_s": 600, "shortest_slice_s": 10}
-"""Rounds that are so long that runs migrate only because of regular jobs."""
+"""The settings of rounds, which are so long that runs migrate only because of regular jobs."""
 WORK_BEFORE_MOVE = 40
 """The number of printed lines after which a run has work to lose."""
 CAMPAIGN = """\
@@ -132,7 +132,7 @@ def prepare() -> list[reference.Wanted]:
 
 
 def uninterrupted(run: reference.Wanted) -> proof.Run:
-    """Return the uninterrupted run in Docker, which is computed now unless it is kept from before."""
+    """Return the uninterrupted run in Docker, which is computed now unless an earlier one was kept."""
     kept = reference.folder(reference.image_id(IMAGE)) / f"own-{run.index}-{run.events}"
     words = ("--seed", str(run.index))
     return reference.run_whole(IMAGE, words, kept, inputs=PLACE / "inputs", mount=(PLACE / "calib", CALIB))
@@ -181,14 +181,15 @@ def push(name: str, file: str, what: str) -> Brought:
 
 
 def wire_bytes() -> int:
-    """Return the bytes that programs on the head have sent to each other, because `glean` and control both run
-    there."""
+    """Return the bytes that programs on the head have sent to each other. They include all uploads, because `glean` and
+    control both run there."""
     lines = cluster.run("head", "cat", "/proc/net/dev").splitlines()
     return next(int(line.split(":")[1].split()[0]) for line in lines if line.strip().startswith("lo:"))
 
 
 def submit(wanted: Sequence[reference.Wanted]) -> tuple[list[int], list[Brought]]:
-    """Submit a campaign with each of the images. Return the campaigns, and the inputs with the bytes that were sent."""
+    """Submit one campaign for each of the images. Return the campaigns, and the inputs with the bytes that were
+    sent."""
     with (PLACE / "inputs" / "weights.bin").open("rb") as weights:
         given = {"url": f"{web_server.BASE}weights.bin", "sha256": hashlib.file_digest(weights, "sha256").hexdigest()}
     campaigns: list[int] = []
@@ -209,7 +210,7 @@ def submit(wanted: Sequence[reference.Wanted]) -> tuple[list[int], list[Brought]
 
 
 def look_again() -> None:
-    """Run an agent on each node if earlier agents have run, because those did not see the site's folder."""
+    """Run a new agent on each node if agents have run before, because those did not see the site's folder."""
     if not cluster.api("GET", "/agents"):
         return
     words = ("--group", "physics", "--image", reference.IMAGE, "--cpus", "6", "--memory-mib", "400", "--array", "1-3")

@@ -1,4 +1,4 @@
-"""The uninterrupted runs with which the demo and the tests compare, computed once per image and kept.
+"""The uninterrupted runs with which the demo and the tests compare their results, computed once per image and kept.
 
     python -m demo.reference        computes the missing runs, which it can do while other images are built
 
@@ -68,7 +68,8 @@ def computing_s(cores: int) -> float:
 
 
 def events_a_run(kept: Path, cores: int) -> int:
-    """Return the number of events with which a job takes `SLICES` slices on this machine. It is measured once."""
+    """Return the number of events with which a job takes `SLICES` slices on this machine. The number is determined
+    once."""
     found = kept / "events.json"
     if found.exists():
         return int(json.loads(found.read_text()))
@@ -92,15 +93,14 @@ def events_within(seconds: float, *, at_once: int) -> int:
 
 
 def compute(wanted: Wanted, kept: Path) -> Run:
-    """Compute one job without interruption, unless it is kept from before."""
+    """Compute one job without interruption, unless an earlier run of it was kept."""
     return run_whole(IMAGE, wanted.arguments, kept)
 
 
 def run_whole(
     image: str, words: Sequence[str], kept: Path, *, inputs: Path | None = None, mount: tuple[Path, str] | None = None
 ) -> Run:
-    """Run an image without interruption, unless the run is kept from before. The run finds `inputs` where a job finds
-    them.
+    """Run an image without interruption, unless an earlier run was kept. The run finds `inputs` where a job finds them.
 
     `mount` is a folder, and the path at which the run finds it.
     """

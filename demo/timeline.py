@@ -16,7 +16,8 @@ COLOURS = {
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A node was used for `kind` from `start_s` to `end_s` (seconds since the epoch), for `what`."""
+    """The use of a node: its kind, its time from `start_s` to `end_s` (seconds since the epoch), and the job that used
+    it."""
 
     node: str
     kind: str
@@ -27,7 +28,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """Shares of the node time in the window. Only computing counts as load, not saving and restoring."""
+    """Shares of the node time in the given period. Only computing counts as load, not saving and restoring."""
 
     without: float
     """The share that regular jobs used."""

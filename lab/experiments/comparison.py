@@ -15,7 +15,7 @@ class Facts(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     def changed(self, changes: dict[str, Any]) -> Self:
-        """Return the table with other values. Raise `ValidationError` if the table does not have one of the names."""
+        """Return the table with other values. Raise `ValidationError` if the table lacks one of the names."""
         return type(self).model_validate(self.model_dump() | {k: v for k, v in changes.items() if k != "name"})
 
 
@@ -56,10 +56,10 @@ class Reproduction:
 
     title: str
     not_published: tuple[str, ...]
-    """The facts that the source does not give, each with our choice, with one line per fact."""
+    """The facts that the source does not give, one line for each, with our choice."""
     rows: tuple[Row, ...]
     explained: tuple[str, ...] = ()
-    """The reasons why our figures differ from the published ones, with one line per reason."""
+    """The reasons why our figures differ from the published ones, one line for each."""
 
 
 def table(comparison: Reproduction) -> Table:

@@ -42,7 +42,7 @@ class _Published(Facts):
     bob_steady: str
     utilisation: float
     tolerance: float
-    """The largest accepted difference of our shares."""
+    """The largest accepted difference between our shares and the published ones."""
 
 
 class FairShareSettings(Experiment):
@@ -76,7 +76,8 @@ class RunFigures:
 
 
 def run(settings: Mapping[str, object], *, quick: bool) -> Reproduction:
-    """Replay the four set-ups over all seeds, or over 8 with `quick`, and compare the results with the published ones.
+    """Replay the four set-ups over all seeds, or over 8 seeds with `quick`, and compare the results with the published
+    ones.
 
     The rows also show the effect of the one detail that was not published.
     """
@@ -184,7 +185,7 @@ def _starts(set_up: _SetUp, founds: Sequence[RunFigures], at_once: Sequence[RunF
 
 
 def _shares(name: str, founds: Sequence[RunFigures], published: _Published) -> list[Row]:
-    """Return the rows of the figures that both set-ups of a kind share."""
+    """Return the rows for the figures that exist for both set-ups of a kind."""
     return [
         _share(
             f"{name}: share of days 1 to 7 with a job of Bob's", published.bob_runs, [one.bob_runs for one in founds]

@@ -23,7 +23,7 @@ from lab.experiments.comparison import Experiment, Facts, Reproduction, Row
 _DAY_S = 86400.0
 _FOLDER = "GLEANER_TRACES"
 _TUNINGS = 4
-"""The number of steps in which the rate of arrivals is found. Each step removes most of the error."""
+"""The number of steps in which the rate of arrivals is adjusted. Each step removes most of the error."""
 
 
 class Model(StrEnum):
@@ -121,8 +121,8 @@ class Site:
 
 
 def run(settings: Mapping[str, object], *, quick: bool) -> Reproduction:
-    """Replay both experiments over all seeds, or one seed and ten days with `quick`, and compare the results with the
-    published ones.
+    """Replay both experiments over all seeds, or over one seed and ten days with `quick`, and compare the results with
+    the published ones.
 
     The rows also show the effect of each choice that was not published.
     """
@@ -148,7 +148,7 @@ def run(settings: Mapping[str, object], *, quick: bool) -> Reproduction:
         )
     )
     for variant in told.variants:
-        if log is None and variant.get("model") == Model.LUBLIN:  # as above
+        if log is None and variant.get("model") == Model.LUBLIN:  # this variant would equal the runs above
             continue
         rows += _variant_rows(told, variant, log)
     if log is None:
@@ -227,7 +227,7 @@ def least_length_min(base: float, effective: float, cost_min: float) -> float:
 def _jobs(
     settings: IdleNodesExperiment, nodes: int, log: Path | None, seed: int, *, node_s: float, least: int = 0
 ) -> Workload:
-    """Return enough jobs to fill the node time, and `least` more. All are submitted at 0."""
+    """Return enough jobs to fill the node time, and `least` additional ones. All are submitted at 0."""
     rng = Generator(PCG64([seed, nodes]))
     source = _source(log if settings.model is Model.LOG else None, nodes)
     work_s = float((source.processors * source.run_s).mean())
@@ -261,7 +261,7 @@ def _name(synchronised: bool, cost_min: float) -> str:
 def _each(
     site: Site, without: Loads, checks: list[float], *, synchronised: bool, cost_min: float
 ) -> list[tuple[Loads, Loads]]:
-    """Return the loads without and with agents, one pair per length.
+    """Return the loads without and with agents, one pair for each length of agents.
 
     Also append to `checks`, for each length, the agents' gain from the idle nodes, divided by the bound for that
     length.
@@ -332,8 +332,8 @@ def _bound_row(arrivals: _Arrivals) -> Row:
 
 
 def _variant_rows(settings: IdleNodesExperiment, variant: dict[str, Any], log: Path | None) -> Iterator[Row]:
-    """Yield the rows of a variant, for agents of one hour with costs of five minutes, with one end and with one
-    length."""
+    """Yield the rows of a variant, for agents of one hour with costs of five minutes, first with shared ends and then
+    without."""
     changed = settings.changed(variant)
     sites = [(f"full, {full.nodes}", full_queue(changed, full.nodes, log)) for full in changed.full]
     sites += [(one.name, poisson(changed, one.nodes, log, one.base / 100)) for one in changed.arrivals]

@@ -38,8 +38,8 @@ class Arrivals(StrEnum):
 class _Published(Facts):
     load: float
     tolerance: float | None = None
-    """The accepted difference of our share without compaction, in percentage points, if a job is placed on one node
-    where possible."""
+    """The accepted difference between our share without compaction and the published one, in percentage points. It
+    applies if each job is placed on one node where possible."""
     full: tuple[float, float] | None = None
     mixed: tuple[float, float] | None = None
     empty: tuple[float, float] | None = None
@@ -100,7 +100,8 @@ class NodeTimes:
 
 
 def run(settings: Mapping[str, object], *, quick: bool) -> Reproduction:
-    """Replay both experiments over all seeds, or over 8 with `quick`, and compare the results with the published ones.
+    """Replay both experiments over all seeds, or over 8 seeds with `quick`, and compare the results with the published
+    ones.
 
     The rows also show the effect of each choice that was not published.
     """
@@ -139,7 +140,7 @@ def found(
 
 
 def submitted(settings: MigrationExperiment, load: float, seed: int) -> Workload:
-    """Return jobs that need `load` per cent of the machine's day, with at most one job too many."""
+    """Return just enough jobs to use `load` per cent of the machine's time in a day."""
     draw = np.random.Generator(np.random.PCG64([seed, round(load)]))
     processors = settings.nodes * settings.cores
     core_s = load / 100 * processors * settings.length_s

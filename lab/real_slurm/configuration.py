@@ -28,7 +28,7 @@ class SlurmSettings:
 def slurm_conf(settings: SlurmSettings) -> str:
     """Return the text of slurm.conf. The driver replaces `@FOLDER@` with the name of its folder.
 
-    Only the first waiting job is given a reservation (bf_job_part_count_reserve=1), which is EASY. Time-outs are long,
+    Only the first waiting job is given a reservation (bf_job_part_count_reserve=1), which is EASY. Timeouts are long,
     because they are in seconds of a faster clock. No job is killed at its limit, because launching a job takes many of
     these seconds.
     """

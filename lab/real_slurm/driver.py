@@ -1,8 +1,9 @@
 """One replay by the real Slurm, in a container whose clocks run faster. This file is run as a program under `faketime`.
 
 The driver needs only Python. It reads the task as one line of JSON from stdin, and writes events as lines of JSON to
-stdout. When stdin ends, the program that started the driver is gone, and the driver ends. The container ends with the
-driver, and all daemons and jobs end with the container. All times here are by the faster clocks.
+stdout. When stdin ends, because the program that started the driver is gone, the driver also ends. The container ends
+with the driver, and all daemons and jobs end with the container. All times in this file are measured by the faster
+clocks.
 """
 
 import json

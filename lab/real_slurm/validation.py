@@ -18,7 +18,7 @@ from lab.real_slurm.workloads import as_slurm_has_it
 _PATIENCE_S = 30
 """The real seconds within which a Slurm program must answer."""
 _LEAD_S = 10
-"""The least time from Slurm's start to the first submission, in Slurm's seconds."""
+"""The minimum time from Slurm's start to the first submission, in Slurm's seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class ValidationPlan:
 
     @property
     def offsets_s(self) -> tuple[float, ...]:
-        """The offset of each replay in the backfilling cycle."""
+        """Return the offset of each replay in the backfilling cycle."""
         return tuple(
             self.interval_s * place / self.offsets for place in range(self.offsets) for _ in range(self.repeats)
         )
@@ -59,7 +59,7 @@ class Validation:
 
     @property
     def difference_s(self) -> Seconds:
-        """The time by which each job started later in Slurm than in our replay, as the median over the real replays."""
+        """Return how much later each job started in Slurm than in our replay, as the median over the real replays."""
         return np.asarray(np.median(self.starts_s, axis=0) - self.simulated.start_s)
 
     def spread_s(self) -> Seconds:

@@ -34,7 +34,7 @@ from gleaner.control.slurm.accounted_month import AccountedMonth
 from gleaner.control.slurm.snapshot import Snapshot
 
 WEB_STEP = "web "
-"""The prefix of the names of steps in the process that serves the people's port."""
+"""The prefix for the names of the steps of the process that serves the people's port."""
 LATE_S = {"database": 8.0, "storage": 15.0}
 """A check that takes longer than this counts as failed."""
 STORAGE_THREADS = 16
@@ -45,7 +45,8 @@ MONTHS = 24
 def seconds_since_boot() -> float:
     """Return the seconds since the machine's boot, including those in which it slept.
 
-    `time.monotonic` stands still while the machine sleeps, although another program might lead during that time.
+    `time.monotonic` does not count the time in which the machine sleeps, and another program might lead during that
+    time.
     """
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -67,8 +68,8 @@ class LoopFaults:
     """The loops of `daemon` that failed because of a bug. Each loop's thread changes its own entries in place.
 
     `rounds` counts each loop's failed rounds since control started. `worked_s` contains the instant, on `steady_clock`,
-    of the last successful round of each loop, or of its first round. A loop that does nothing while another program
-    leads is not included.
+    of the last successful round of each loop, or of its first round if none was successful. A loop that does nothing
+    while another program leads is not included.
     """
 
     rounds: Counter[str] = field(default_factory=Counter[str])
@@ -113,10 +114,10 @@ class ControlState:
     term: Term | None = None
     """The current or last term of this program, or None if it leads without a competing program, as in tests."""
     has_leader: bool = False
-    """True if a control program led at this program's last check of the database (`own_checks`)."""
+    """True if any control program was the leader at this program's last check of the database (`own_checks`)."""
     cluster: Snapshot | None = None
-    """The agents' partition at the last successful poll (see `agents_view`), or None before the first. Its `read_s`
-    shows its age."""
+    """The agents' partition at the last successful poll (see `agents_view`), or None before the first. It contains the
+    time of that poll (`read_s`)."""
     problem: str = ""
     """The reason, in one line, why the last poll or submission failed, or "" if neither failed."""
     entitlements: EntitlementsStatus = field(default_factory=EntitlementsStatus)
@@ -125,15 +126,15 @@ class ControlState:
     """The percentage of each account, if `[groups] from_slurm` is set and Slurm has answered, otherwise None."""
     faults: LoopFaults = field(default_factory=LoopFaults)
     usage_cache: UsageCache = field(default_factory=UsageCache)
-    """A cache that the threads for agents change in place, unlike the other fields."""
+    """A cache that the threads serving agents change in place, unlike the other fields."""
     lost_slices: SmallCache[None, Mapping[str, SliceCounts]] = field(init=False)
-    """The slices of the last day on each node. A cache that the threads for people change in place."""
+    """The slices of the last day on each node. This cache is changed in place by the threads that serve users."""
     wrong_clocks: Mapping[str, float] = field(default_factory=dict[str, float])
-    """For each node with a wrong clock, the seconds by which it is ahead of control's. The threads for agents replace
-    the field, and so does provisioning, which removes nodes that are gone. If both do so at the same time, one change
-    might be lost until the next heartbeat of that node's agent."""
+    """For each node with a wrong clock, the seconds by which it is ahead of control's. The threads serving agents
+    replace the field, and so does provisioning, which removes nodes that are gone. If both do so at the same time, one
+    change might be lost until the next heartbeat of that node's agent."""
     stored: Stored = field(default_factory=Stored)
-    """A cache that the threads for agents and users change in place."""
+    """A cache that the threads serving agents and users change in place."""
     storage_number: StorageNumber = field(default_factory=StorageNumber)
     """The number of the storage folder, or "" until a loop has read it."""
     storage_threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(STORAGE_THREADS))
@@ -144,17 +145,17 @@ class ControlState:
     """The stored images and inputs without a row, by key, with the time at which `storage_gc` first saw each of
     them."""
     accounted: SmallCache[float, AccountedMonth] = field(init=False)
-    """A cache that the threads for admins change in place."""
+    """A cache that the threads serving admins change in place."""
     quotas: QuotaRules = field(init=False)
     """The quotas of each group and user, according to the settings."""
     started_s: float = field(init=False)
-    """The time at which this program started, by `clock`. The settings were read just before."""
+    """The time at which this program started, according to `clock`. The settings were read just before."""
     began_s: float = field(init=False)
-    """The time at which this program started, by `steady_clock`."""
+    """The time at which this program started, according to `steady_clock`."""
     clock: Callable[[], float] = time.time
     """The time in seconds since the epoch. Tests replace it."""
     random_bytes: Callable[[int], bytes] = secrets.token_bytes
-    """The source of unique names. Tests replace it. Tokens are never made from it."""
+    """The source of unique names. Tests replace it. It is never used to make tokens."""
     steady_clock: Callable[[], float] = seconds_since_boot
     """A clock that cannot be set, in seconds. Tests replace it."""
     database_clock: Callable[[], ColumnElement[float]] = lambda: leader.NOW
@@ -203,7 +204,7 @@ class ControlState:
         return allowance(db, self.quotas, groups, lambda: self.stored.bytes_by_owner(db))
 
     def foreseen(self, db: Connection, groups: Collection[str]) -> Allowance:
-        """Return the allowance of these groups and their users for a plan, which starts no job.
+        """Return the allowance of these groups and their users for a plan, which does not start any job.
 
         No row is locked.
         """
@@ -242,7 +243,7 @@ class ControlState:
                 self._look_up(db, term, locks=False)
 
     def current_term(self) -> Term | None:
-        """Return the term while this program leads, by its own clock. Raises `NotLeading` afterwards."""
+        """Return the current term. Raises `NotLeading` if the term has ended according to this program's own clock."""
         term = self.term
         if not (self.is_leader or self.follows):
             with snapshot(self.engine) as db:

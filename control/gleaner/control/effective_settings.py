@@ -43,7 +43,8 @@ def settings_file() -> TomlFile:
 
 
 def settings_variables(environment: Mapping[str, str]) -> dict[tuple[str, str], str]:
-    """Return our variables by the table and key that they set. The agent's variables have a different prefix."""
+    """Return the names of Gleaner's environment variables, by the table and key that they set. The agent's variables
+    are left out."""
     found: dict[tuple[str, str], str] = {}
     for variable in environment:
         table, separator, key = variable.upper().removeprefix(PREFIX).partition("__")
@@ -55,7 +56,7 @@ def settings_variables(environment: Mapping[str, str]) -> dict[tuple[str, str], 
 def _complaint(errors: list[ErrorDetails], file: TomlFile, variables: Mapping[tuple[str, str], str]) -> str:
     """Return one line about the first error.
 
-    Its place is the variable that set the value, the file, or a table that only variables have set.
+    The line names the variable that set the value, the place in the file, or all variables that set keys of the table.
     """
     path = tuple(str(part) for part in errors[0]["loc"])
     table = path[0] if path else ""

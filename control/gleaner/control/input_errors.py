@@ -35,7 +35,8 @@ class InputError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TomlFile:
-    """A TOML file: its values, and its text, from which the lines are counted. `path` is None if there is no file."""
+    """A TOML file: its values, and its text, in which the lines of keys are found. `path` is None if there is no
+    file."""
 
     path: Path | None
     text: str
@@ -50,7 +51,8 @@ class TomlFile:
 def read_text(path: Path, *, missing: str, unreadable: str) -> str:
     """Return the text of a file with its original line ends. Raises an `InputError` that names the file.
 
-    `missing` follows the name of a file that does not exist, and `unreadable` the reason why a file cannot be read.
+    The error message for a file that does not exist ends with `missing`. That for an unreadable file ends with the
+    reason and `unreadable`.
     """
     try:
         return path.read_bytes().decode("utf-8")
@@ -127,7 +129,7 @@ def visible(text: str) -> str:
 
 
 def complaint(name: str, error: ErrorDetails) -> str:
-    """Return one line with the condition for the value that the user calls `name`, and the actual value.
+    """Return one line with the name by which the user knows the value, the condition that it must meet, and the value.
 
     >>> complaint("cpus", {"type": "greater_than_equal", "loc": ("cpus",), "msg": "Input should be ...",
     ...                    "input": -3, "ctx": {"ge": 1}})

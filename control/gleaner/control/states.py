@@ -18,7 +18,7 @@ class State(StrEnum):
 
 
 class Outcome(StrEnum):
-    """The end of a Complete job."""
+    """The way in which a Complete job ended."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -44,8 +44,8 @@ class Transition(Enum):
     CHECKPOINT = ({State.RUNNING}, State.RUNNING)
     """The attempt published a complete checkpoint and continues."""
     CHECKPOINT_TO_SAVED = (WAITING, State.SAVED)
-    """An attempt that was given up as lost published a complete checkpoint. The attempt stays given up until it reports
-    again."""
+    """An attempt that was given up as lost published a complete checkpoint. The attempt still counts as given up until
+    it reports again."""
     SUCCEED = (WAITING | {State.RUNNING}, State.COMPLETE)
     """The workload exited with 0."""
     FAIL = (WAITING | {State.RUNNING}, State.COMPLETE)

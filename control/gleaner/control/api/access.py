@@ -53,13 +53,13 @@ LARGER_BODIES_BYTES = {
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller, and the state of control."""
+    """The caller of a request, together with the state of control."""
 
     identity: Identity
     state: ControlState
     meters: Instruments
     about: list[str] = field(default_factory=list[str])
-    """The subject of the request for the audit log, besides the names in its path."""
+    """The subject of the request for the audit log, in addition to the names in its path."""
 
     @property
     def now_s(self) -> float:

@@ -26,7 +26,7 @@ from gleaner.control.policy.node_clocks import is_wrong, wrong_clocks
 from gleaner.control.queue import agents, claims, deliveries, node_health, secrets
 
 LATE_REPORT_S = 60.0
-"""The time in which an agent can still report that it has delivered a result."""
+"""The time after a delivery's time limit in which the agent can still report the outcome."""
 
 router = APIRouter(prefix="/v1/agents", tags=["agents"])
 
@@ -107,7 +107,8 @@ def record_heartbeat(caller: OwnAgent, heartbeat: Heartbeat) -> Response:
 
 @router.post("/{name}/deliver", response_model=DeliveryOffer, responses=documented(404, 409, 413, 422))
 def take_delivery(caller: OwnAgent) -> Response:
-    """Take a result that waits to be delivered, with the group's secret for its target. Null if no result waits."""
+    """Take a result that waits for delivery, with the group's secret for its target. The answer is null if no result
+    waits."""
     outputs, name = caller.state.settings.outputs, caller.name
     lease_s, tries = outputs.deliver_s + LATE_REPORT_S, outputs.tries
     with caller.writing() as db:
@@ -137,7 +138,7 @@ def take_delivery(caller: OwnAgent) -> Response:
 
 @router.post("/{name}/delivered", status_code=204, responses=documented(404, 409, 413, 422))
 def end_delivery(caller: OwnAgent, report: DeliveryReport) -> None:
-    """Record the outcome of a try to deliver a result. The report of an older try is refused (409)."""
+    """Record the outcome of one try to deliver a result. A report about an older try is refused (409)."""
     tries = caller.state.settings.outputs.tries
     with caller.writing() as db:
         deliveries.record_end(db, report, agent=caller.name, most_failures=tries, now_s=caller.now_s)

@@ -52,7 +52,7 @@ first request."""
 
 
 def create_app(state: ControlState, doors: Collection[Door] = tuple(Door)) -> FastAPI:
-    """Return the app of these ports. Its OpenAPI document is at `/openapi.json`, for every caller with a token."""
+    """Return the app for these ports. Its OpenAPI document is at `/openapi.json`, for every caller with a token."""
     routers = [health.router, *(router for door in doors for router in _ROUTERS[door])]
     app = FastAPI(
         title="Gleaner",

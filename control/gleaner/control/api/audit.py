@@ -49,7 +49,7 @@ _log = structlog.get_logger(__name__)
 
 
 class AuditFile:
-    """The target of the lines. Raises `OSError` if the file cannot be opened."""
+    """The file or the logger to which audit lines are written. Raises `OSError` if the file cannot be opened."""
 
     def __init__(self, settings: AuditSettings) -> None:
         self._handler: RotatingFileHandler | None = None
@@ -165,7 +165,7 @@ class RequestRecord:
 
         try:
             await self._app(scope, receive, sending)
-        except Exception:  # our bug, which a middleware further out answers
+        except Exception:  # our bug, for which an outer middleware sends the answer
             if not has_status:
                 await self._audit.note(scope, BUG)
             raise

@@ -81,7 +81,8 @@ def show(caller: User, campaign: CampaignPath) -> CampaignStatus:
 
 @router.get("/v1/campaigns/{campaign}/results", responses=documented(404, 422))
 def results(caller: User, campaign: CampaignPath, after: After = 0) -> tuple[ResultRow, ...]:
-    """Return a page of rows that identify the results of the campaign's jobs, in order, for jobs above `after`."""
+    """Return a page of rows that identify the results of the campaign's jobs, in order, starting after the job
+    `after`."""
     with caller.reading() as db:
         _own_campaign(caller, db, campaign)
         return queries.results(db, caller.state.settings.storage.folder, campaign=campaign, after=after)
@@ -112,8 +113,8 @@ def cancel_campaign(caller: User, campaign: CampaignPath) -> CampaignStatus:
 def rerun_campaign(
     caller: User, campaign: CampaignPath, change: Annotated[CampaignRerun | None, examples.A_RERUN] = None
 ) -> Submitted:
-    """Run again the failed jobs of the campaign, or its jobs with the given indices. If one of them is refused, none
-    runs again."""
+    """Run again the failed jobs of the campaign, or its jobs with the given indices. If one of them is refused, no job
+    is run again."""
     wanted = change or CampaignRerun()
     with caller.writing() as db:
         _check_may_change(caller, db, campaign)

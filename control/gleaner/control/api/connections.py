@@ -25,7 +25,7 @@ class Patience:
     request_s: float = 60
     """The time for the whole body of a request."""
     answer_s: float = 30
-    """The longest time in which a client reads nothing of its answer."""
+    """The longest time for which a client can stop reading its answer."""
     idle_s: float = 60
     """The time from an answer to the end of the next request's headers. uvicorn closes an idle connection sooner, after
     the client has received the whole answer."""
@@ -49,7 +49,8 @@ class DoorConnection(socket.socket):
         (self._listener.answered if is_answered else self._listener.idle)[self._key] = self
 
     def allow(self, duration_s: float | None) -> None:
-        """Close the connection after this time, unless this method is called again before. None means never."""
+        """Close the connection after this time, unless this method is called again before then. None means that it is
+        never closed."""
         if self._end is not None:
             self._end.cancel()
         self._end = None

@@ -1,7 +1,7 @@
 """The routes that drain nodes for maintenance and resume them. Only admins can use these routes.
 
-A drain takes as long as saving its jobs takes. Therefore a request only starts the drain, and its answer contains a
-number by which the progress can be followed.
+A drain lasts until all its jobs are saved. Therefore a request only starts the drain, and its answer contains a number
+by which the progress can be followed.
 """
 
 from typing import Annotated

@@ -38,7 +38,7 @@ A_TOKEN_REQUEST = _shown({"role": "user", "name": "alice", "group": "atlas"})
 
 
 def an_id(what: str, *, most: int) -> Any:
-    """Return the type annotation of a number in a path, counted from 1."""
+    """Return the type annotation for a number in a path, which is at least 1."""
     return Path(ge=1, le=most, description=what, examples=[1])
 
 

@@ -1,7 +1,7 @@
 """The health of control: the only answer that needs no token.
 
-The answer comes from memory, so that it never waits for anything that hangs. One step of control (`own_checks`) tests
-the database by writing to it, and another step reads the storage.
+The answer comes from memory, so that it never waits for a disk, database or program that hangs. One step of control
+(`own_checks`) tests the database by writing to it, and another step reads the storage.
 """
 
 from fastapi import APIRouter, Request, Response

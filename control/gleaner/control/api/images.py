@@ -30,7 +30,7 @@ from gleaner.control.queue import images
 
 router = APIRouter(prefix="/v1/images", tags=["images"])
 MOST_LETTERS = 20
-"""The pattern of an architecture's name."""
+"""The maximum length of an architecture's name."""
 site = APIRouter(prefix="/v1/site-images", tags=["images"])
 
 ImagePath = Annotated[ImageName, Path(description="The group's name for the image", examples=["pythia:8.3"])]

@@ -27,7 +27,7 @@ router = APIRouter(prefix="/v1/inputs", tags=["inputs"])
 @router.post("/missing", responses=documented(413, 422))
 @READS_STORAGE
 def missing(caller: User, wanted: Annotated[InputList, examples.AN_INPUT_LIST]) -> InputMissing:
-    """Return the inputs that the group has not stored. The stored ones count as used now."""
+    """Return the inputs that the group has not stored. The stored ones count as just used."""
     group = caller.acts_for(wanted.group)
     with caller.writing() as db:
         stored = inputs.use(db, group, wanted.contents, now_s=caller.now_s)

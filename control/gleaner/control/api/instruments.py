@@ -1,4 +1,4 @@
-"""The counts and measurements of running control, for Prometheus.
+"""The counts and measurements that a running control program keeps for Prometheus.
 
 Each app has its own `Instruments`, so nothing is global.
 """
@@ -15,7 +15,7 @@ _SECONDS = (0.5, 1, 2, 5, 10, 20, 40, 60, 90, 120, 240, 480)
 _RATIOS = (0.1, 0.25, 0.5, 0.75, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10)
 _LATENESS = (-600, -120, -60, -30, -10, -5, 0, 1, 2, 5, 10, 20, 30, 60, 120, 300)
 Family = tuple[str, str, Mapping[str, float]]
-"""The meaning of a metric, its label (or ""), and its values by label."""
+"""The description of a metric, its label (or ""), and its values by label."""
 _LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 

@@ -1,4 +1,4 @@
-"""The routes that submit, list, show, hold, release, cancel and migrate users' jobs, and a few others.
+"""The routes that submit, list, show, hold, release, cancel and migrate users' jobs, and a few other routes.
 
 A user sees the jobs of the user's group, and can change the jobs that the user has submitted. A manager can change all
 jobs of the group. An admin can change all jobs.
@@ -88,7 +88,8 @@ def user_job(caller: Caller, db: Connection, job: int) -> JobRow:
 
 
 def _named_groups(caller: Caller) -> frozenset[str]:
-    """Return the groups to which the settings give a part, a multiplier, or users whom munge authenticates.
+    """Return the groups that the settings name, because they have a part, a multiplier, or users whom munge
+    authenticates.
 
     If Slurm's accounts define the parts, the accounts with a part replace the groups with a part in the settings.
     """
@@ -107,8 +108,8 @@ def _changed(caller: Caller, job: int, act: Callable[[Connection], object]) -> J
 
 
 def _nodes_memory(db: Connection, known: Iterable[NodeOutlook]) -> frozenset[int]:
-    """Return the memory sizes that agents and nodes have for jobs. No request is rounded up beyond the next one of
-    these."""
+    """Return the memory sizes that agents and nodes have for jobs. No request is rounded up beyond the next larger of
+    these sizes."""
     return queries.memory_offered(db) | {place.memory_mib for place in known}
 
 
@@ -236,7 +237,7 @@ def list_jobs(caller: User, wanted: Annotated[JobFilter, Query()]) -> JobList:
 
 @router.get("/{job}", responses=documented(404, 422))
 def show(caller: User, job: JobPath) -> JobDetail:
-    """Return all known facts of one job, and the reason why it waits, if it does."""
+    """Return all known facts about one job, and the reason why it waits, if it does."""
     with caller.reading() as db:
         user_job(caller, db, job)
         detail = queries.job_detail(db, job, keep_s=caller.state.settings.outputs.keep_s)
@@ -290,7 +291,7 @@ def cancel(caller: User, job: JobPath) -> JobRow:
 
 @router.post("/{job}/rerun", responses=documented(404, 409, 413, 422))
 def rerun(caller: User, job: JobPath, change: Annotated[Rerun | None, examples.A_RERUN] = None) -> JobRow:
-    """Run a job that has failed or was cancelled again from its beginning, with another memory or image if given."""
+    """Run a failed or cancelled job again from its beginning, with a different memory size or image if one is given."""
     wanted, by, now_s = change or Rerun(), caller.name, caller.now_s
     rules = partial(rerun_rules, caller, wanted)
     return _changed(caller, job, lambda db: reruns.rerun(db, job, wanted, rules=rules(db, job), by=by, now_s=now_s))

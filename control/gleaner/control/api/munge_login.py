@@ -2,9 +2,9 @@
 
 The request has the headers `Authorization: Munge CREDENTIAL` and `Gleaner-Proof: NONCE DIGEST`, where DIGEST is the
 SHA-256 of its body. The credential is checked before the body is read, so control reads bodies only from authenticated
-callers. Each credential is accepted once. munged ensures this, and this module also remembers the nonces, because a
-restarted munged has forgotten its credentials. If two control programs run, each remembers only its own nonces, but
-only one of them writes to the queue.
+callers. Each credential is accepted once. munged ensures this, but it forgets all credentials when it restarts, so this
+module also remembers the nonces. If two control programs run, each remembers only its own nonces, but only one of them
+writes to the queue.
 """
 
 import grp
@@ -29,12 +29,12 @@ from gleaner.control.slurm.munge import TTL_S, MungeAway, MungeRefused, decode, 
 
 PROOF = "gleaner-proof"
 SKEW_S = 5
-"""The largest difference between the clocks of the two nodes, as shown by munge's times."""
+"""The largest accepted difference between the clocks of the two nodes, according to the times in a credential."""
 REMEMBERED_AT_MOST = 10_000
-"""The number of credentials of each user that are remembered."""
+"""The maximum number of credentials that are remembered for each user."""
 LONGEST_CREDENTIAL = 4096
 THREADS = 4
-"""The number of threads that can wait for munge at the same time. A munge that hangs does not block other routes."""
+"""The number of threads that can wait for munge at the same time. A call that hangs does not block other routes."""
 
 _PROOF = re.compile("([0-9a-f]{32}) ([0-9a-f]{64})")
 _NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -53,7 +53,7 @@ class Once:
         self._turn = threading.Lock()
 
     def take(self, word: str, user: str, *, until_s: int, now_s: int) -> bool:
-        """Return True if the user's credential is new. Raises 503 if the user has too many."""
+        """Return True if the user's credential is new. Raises 503 if the user has too many valid credentials."""
         with self._turn:
             seen = self._seen.setdefault(user, {})
             if word in seen:
@@ -102,7 +102,7 @@ class MungeLogin:
             raise _unauthorized(f"this munge credential is older than {TTL_S} s: do the clocks of the nodes agree?")
         user, groups = _unix_names(found.uid)
         identity = identity_of(user, groups, self._settings.allow)
-        if identity is None:  # checked before anything is stored, so that strangers use no memory
+        if identity is None:  # checked before anything is stored, so that unknown users take up no memory
             raise HTTPException(403, f"no rule of [[munge.allow]] admits Unix user {user}: ask an admin")
         if not self._once.take(payload, user, until_s=found.encoded_s + TTL_S + SKEW_S, now_s=found.decoded_s):
             raise _unauthorized("this munge credential has already been used")
@@ -114,7 +114,7 @@ class MungeLogin:
         try:
             body = await Request({"type": "http"}, receive).body()
         except ClientDisconnect:
-            return receive  # the disconnection, for the route
+            return receive  # it reports the disconnection to the route
         if proof is None or hashlib.sha256(body).hexdigest() != proof.group(2):
             raise _unauthorized("this munge credential was made for another body")
         first = iter([{"type": "http.request", "body": body}])

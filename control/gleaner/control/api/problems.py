@@ -33,7 +33,7 @@ from gleaner.control.queue.errors import (
 
 LONGEST_LINE = 600
 REQUEST = "request"
-"""The name of a request's id in a line of the log."""
+"""The key of a request's id in a line of the log."""
 EVERY_ERROR = (HTTPException, RequestValidationError, QueueError, SQLAlchemyError, StorageError, Exception)
 """The framework looks first for the handler of an error's own class, and then for those of its base classes."""
 _STATUS: Mapping[type[Exception], int] = {
@@ -95,7 +95,7 @@ def answer_to(error: Exception) -> JSONResponse:
         case QueueError() | SQLAlchemyError():
             _log.error("the queue failed", trace=_trace(error))
             return answer(503, "the queue's database failed; control's log shows how", headers=_LATER)
-        case RuntimeError() if isinstance(error.__cause__, StorageError):  # in a stream, which then breaks off
+        case RuntimeError() if isinstance(error.__cause__, StorageError):  # in a stream, which then ends early
             _log.error("an answer broke off", why=str(error.__cause__))
             return answer(502, str(error.__cause__))
         case _:

@@ -24,7 +24,7 @@ router = APIRouter(prefix="/v1/report", tags=["report"])
 ACCOUNTING_S = 120.0
 """The time limit for Slurm's accounting. `glean report` waits longer."""
 ACCOUNTED_S = 600.0
-"""The time for which an answer is valid. slurmdbd needs minutes to read a month of a large cluster."""
+"""The time for which an answer is valid. slurmdbd needs minutes to read a month of a large cluster's accounting."""
 KINDS = ("harvested", "saving", "restoring", "starting", "lost")
 TURN_S = 5.0
 """The longest wait for an earlier query to Slurm's accounting."""
@@ -32,7 +32,7 @@ TURN_S = 5.0
 
 @router.get("", responses=documented(422))
 def report(caller: User, wanted: Annotated[ReportFilter, Query()]) -> MonthReport:
-    """Return how the nodes' time of a month was used, and which users got the harvested part.
+    """Return the use of the nodes' time in a month, and the users who got the harvested part.
 
     All users can see the nodes' time and the rows of their own group. Admins see all groups. They can also request two
     figures of Slurm's accounting: the waiting times of regular jobs, and the energy that Slurm has measured.

@@ -44,7 +44,8 @@ STORES = _in(lambda state: state.storing_thread)
 
 
 async def read_on(caller: Caller, chunks: Iterator[bytes]) -> AsyncGenerator[bytes]:
-    """Yield chunks from the storage, joined into larger pieces, since each use of a thread costs more than a chunk."""
+    """Yield chunks from the storage, joined into larger pieces, because using a thread takes longer than reading a
+    chunk."""
     while piece := await run_sync(_next_piece, chunks, limiter=caller.state.storage_threads):
         yield piece
 

@@ -1,7 +1,7 @@
 """Tokens for users, admins and readers of the metrics, and codes with which browsers sign in to the web page.
 
-Agents receive their tokens from control when they are submitted. An admin can see, end and replace all other tokens. A
-user can do the same only with the user's own tokens.
+Agents receive their tokens from control when they are submitted. An admin can see, revoke and replace all other tokens.
+A user can do the same only with the user's own tokens.
 """
 
 from typing import Annotated
@@ -49,7 +49,7 @@ def list_tokens(caller: User, wanted: Annotated[TokenFilter, Query()]) -> list[T
 
 @router.post("/{token}/revoke", responses=documented(404, 409, 422))
 def revoke(caller: User, token: TokenId) -> TokenRow:
-    """End a token or a session, which becomes invalid within seconds. Ending a token again is not an error."""
+    """Revoke a token or a session, which becomes invalid within seconds. Revoking a token again is not an error."""
     with caller.writing() as db:
         for session in web_sessions.rows(db, now_s=caller.now_s):
             if session.id == token and _may_see(caller, session):
@@ -60,7 +60,8 @@ def revoke(caller: User, token: TokenId) -> TokenRow:
 
 @router.post("/{token}/rotate", status_code=201, responses=documented(404, 409, 422))
 def rotate(caller: User, token: TokenId) -> TokenIssued:
-    """Replace a token with a new one of the same owner. The new secret is shown only this once. The old token ends."""
+    """Replace a token with a new one of the same owner. The new secret is shown only this once. The old token is
+    revoked."""
     with caller.writing() as db:
         id_ = _own(caller, db, token)
         _check_is_no_stronger(caller, db, id_)
@@ -79,7 +80,7 @@ def issue_web_code(caller: User) -> WebCode:
 
 
 def _own(caller: Caller, db: Connection, token: str) -> str:
-    """Return the token's id if the caller is allowed to end it.
+    """Return the token's id if the caller is allowed to revoke it.
 
     Raises `NotFound` if the token belongs to another user or does not exist.
     """

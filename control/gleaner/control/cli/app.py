@@ -86,7 +86,7 @@ _CLOSE = 0.75
 """The similarity (`difflib`) at which an existing option is suggested for a wrong one: --disk for --disc, but not
 --keep for --seed."""
 _LONGEST_NAME = 80
-"""The greatest length of a file's name in a message that concerns only this file."""
+"""The maximum length of a file's name in a message that concerns only this file."""
 
 
 def _version(asked: bool) -> None:
@@ -160,7 +160,7 @@ def _failure(error: Exception, verb: str) -> tuple[str, int] | None:
         return str(error), BadInput.exit_code
     if not isinstance(error, ValidationError):
         return None
-    first = error.errors()[0]  # of an argument that is used unchanged
+    first = error.errors()[0]  # the error of an argument that has no parser
     return complaint(".".join(str(part) for part in first["loc"]), first), BadInput.exit_code
 
 

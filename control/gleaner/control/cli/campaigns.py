@@ -44,7 +44,7 @@ def show(campaign: Annotated[int, typer.Argument(metavar="C", min=1)], as_json: 
 
 
 def listed(found: CampaignList) -> Iterator[Table | str]:
-    """Yield the table of campaigns, and the number of all campaigns if the table does not contain all."""
+    """Yield the table of campaigns, and their total number if the table does not contain all of them."""
     yield Table.of(
         found.campaigns,
         {

@@ -33,7 +33,7 @@ PRIORITY = 1_000_000
 FAILED_FOR_S = 60.0
 """The longest wait after a failed save, counted from the time at which the program was to be saved."""
 LONGER = 3
-"""The factor by which the next slice waits longer if a program has not started when it is to be saved."""
+"""The factor by which the time before the next save grows if the program has not started when it is to be saved."""
 SPARE_S = 600
 """The longest computing time of a check's job, in addition to ten times `--after`, if the job is not cancelled."""
 
@@ -171,7 +171,7 @@ def check(
 
 
 def in_one_line(image: str, found: CheckEnd) -> str:
-    """Return the outcome for people.
+    """Return the outcome in one line of text.
 
     >>> in_one_line("lab:1", CheckEnd(CanBeSaved.NO, "cannot be saved: it has a POSIX message queue: use a pipe"))
     'no: lab:1 cannot be saved here: it has a POSIX message queue: use a pipe'
@@ -212,7 +212,7 @@ def _watch(control: Client, job: int, *, after_s: float, patience_s: float) -> C
     for detail in control.watch(job):
         row, now_s = detail.job, time.monotonic()
         if standing != (now := (row.state, row.attempt, row.held)):
-            if not (row.state is State.RUNNING and row.held):  # holding a slice does not start it
+            if not (row.state is State.RUNNING and row.held):  # a hold during a slice does not begin a new slice
                 running_s = now_s
             standing, since_s = now, now_s
             render.remark(_news(detail))

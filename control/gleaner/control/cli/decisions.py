@@ -82,7 +82,7 @@ def about_slurm_job(subject: str, last: DecisionRow | None) -> str:
 
 
 def _said(decision: DecisionRow, subject: str) -> str:
-    """Return the decision about this job in a sentence."""
+    """Return the decision about this job as a sentence."""
     was = "It was" if decision.acted else "Without the dry run it would have been"
     said = f"{was} {_became(decision, subject)} at {moment(decision.at_s)}"
     because = decision.answer.get("because")
@@ -111,7 +111,7 @@ def _which(job: str) -> tuple[str, str]:
 
 
 def _explained(found: DecisionRow) -> str:
-    """Return the decision as YAML, which a reader of campaign files knows."""
+    """Return the decision as YAML, which users know from campaign files."""
     facts = {
         "decision": f"{found.id}, {found.kind}, by the policy {found.policy}",
         "when": moment(found.at_s),

@@ -72,7 +72,7 @@ def _counts(row: DrainRow) -> tuple[int, int]:
 
 
 def _standings(control: Client, asked: DrainRow) -> Iterator[DrainRow]:
-    """Yield the state of the drain until it is over. Each reason to wait is reported once."""
+    """Yield the state of the drain until it is over. Each reason for waiting is reported once."""
     yield asked
     if asked.ended_s is not None:
         return

@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 
 class CliError(Exception):
-    """The answer is negative: for example, the disk is full, or a required program failed."""
+    """The error for a negative answer, for example because the disk is full or a required program failed."""
 
     exit_code = 1
 
 
 class BadInput(CliError):
-    """An option, a campaign file or a settings file is wrong. Nothing was done."""
+    """The error for a wrong option, campaign file or settings file. Nothing was done."""
 
     exit_code = 2
 

@@ -136,7 +136,8 @@ def _checked(name: str) -> str:
 
 
 def _registry_image(source: str) -> str | None:
-    """Return the registry's name of the image if the source is a registry that the site allows."""
+    """Return the image's name in its registry, or None if the source is not a registry. Raises an error if the site
+    does not allow it."""
     if not source.startswith(_REGISTRY):
         return None
     try:
@@ -242,7 +243,7 @@ def _run(program: str, *words: str, does: str, source: str) -> None:
 
 
 def _of_nodes(site: SiteImages) -> Sequence[Table | str]:
-    """Return the nodes' images, as agents have reported them, for people."""
+    """Return a table of the nodes' images, as agents have reported them."""
     when = "on the nodes:" if site.agents else "on the nodes, as last reported by agents:"
     table = Table.of(site.images, {"IMAGE": "name", "NODES": "nodes"}, right=("NODES",), title=when)
     more = (f"the nodes can also bring images with names like {' or '.join(site.brings)}",) if site.brings else ()

@@ -1,4 +1,5 @@
-"""Verbs whose modules are imported only when they are used, because importing all takes longer than most verbs."""
+"""Verbs whose modules are imported only when they are used, because importing all of them takes longer than running
+most verbs."""
 
 from functools import cached_property
 from importlib import import_module

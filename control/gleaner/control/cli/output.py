@@ -1,4 +1,4 @@
-"""The answer of a verb, which only `render` turns into text."""
+"""The answer of a verb. Only `render` turns it into text."""
 
 from dataclasses import dataclass
 from typing import Annotated

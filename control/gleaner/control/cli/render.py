@@ -46,7 +46,7 @@ PIPE_WIDTH = 100_000
 GAP = 2
 """The width of the gap between two columns of a table."""
 WORDS_WIDTH = 20
-"""The least width for columns of words. Longer words are folded."""
+"""The minimum width for columns of words. Longer words are folded."""
 OF_WORDS = frozenset({
     "REASON", "DETAIL", "REMARK", "WHY", "DECISION", "WHAT HAPPENS TO IT", "FOLDER", "NODES", "JOBS", "SEEN", "TO DO",
     "EXPECTED END", "ITS LAST LINE",
@@ -57,7 +57,7 @@ LEAST_WANTED = (
     "SCHEDULER'S ID", "REGISTERED", "MIB", "CPUS", "PRIORITY", "GROUP", "SLICES", "SUBMITTED", KEPT_UNTIL, "CAMPAIGN",
     "RESTORE S", "SAVE S", "FROM", "CLAIMED", "LEFT OUT", "PHASE", "USER", "CLASS", "ENDS",
 )  # fmt: skip
-"""The columns that a narrow terminal omits, in the order in which they are omitted."""
+"""The columns that are omitted on a narrow terminal, in the order in which they are omitted."""
 
 
 def show(answer: Answer) -> None:
@@ -151,9 +151,9 @@ def remark(text: str) -> None:
 
 
 def progress(text: str, standings: Iterable[Standing], counts: Callable[[Standing], Sequence[Any]]) -> Standing:
-    """Draw a bar on a terminal while the standings arrive. Return the last standing. There is at least one.
+    """Draw a bar on a terminal while `standings` yields the states of a task. Return the last state.
 
-    `counts` returns the arguments of `steps` for a standing.
+    There is at least one state. `counts` returns the arguments of `steps` for each state.
     """
     last: Standing | None = None
     with steps(text) as show_steps:
@@ -164,7 +164,7 @@ def progress(text: str, standings: Iterable[Standing], counts: Callable[[Standin
 
 
 class ShowSteps(Protocol):
-    """A function that shows on a bar the finished steps, all steps, and the current step."""
+    """A function that shows the finished steps, all steps, and the current step on a bar."""
 
     def __call__(self, done: int, whole: int, now: str = ..., /) -> None: ...
 
@@ -202,7 +202,7 @@ def _on_terminal(*columns: "ProgressColumn") -> Progress:
 
 
 def standing(status: JobCounts) -> str:
-    """Return the counts that are not zero, in words."""
+    """Return the number of jobs in each state, in words, leaving out zeros."""
     keys = ("succeeded", "running", "saved", "new", "failed", "cancelled", "held")
     return ", ".join(f"{count} {key}" for key in keys if (count := getattr(status, key)))
 
@@ -220,7 +220,7 @@ def moment(at_s: float | None) -> str:
 
 
 def day(at_s: float | None) -> str:
-    """Return the day of an instant in local time, or its time if that is today."""
+    """Return the day of an instant in local time, or the time of day if it is today."""
     return moment(at_s).partition(" ")[0]
 
 
@@ -275,7 +275,7 @@ def _next_steps(job: int, campaign: int | None) -> Iterator[str]:
 
 
 def environment(spec: JobSpec) -> str:
-    """Return the environment variables as a shell takes them."""
+    """Return the environment variables in the syntax of a shell."""
     return shlex.join(f"{key}={value}" for key, value in spec.environment.items())
 
 
@@ -380,7 +380,8 @@ def _codes(detail: JobDetail) -> str:
 
 
 def _lazy_restore(row: AttemptRow) -> str:
-    """Return, in words, how a job was restored that ran before all its memory had arrived, or "" for any other job.
+    """Return, in words, the times of a lazy restore, in which the job ran before all its memory had arrived, or "" for
+    others.
 
     >>> from types import SimpleNamespace
     >>> _lazy_restore(SimpleNamespace(restore_s=0.12, memory_s=6.04)), _lazy_restore(SimpleNamespace(memory_s=0.0))

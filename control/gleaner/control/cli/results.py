@@ -77,7 +77,8 @@ def _fetch(
 
     def count(jobs: int, size_bytes: int) -> None:
         nonlocal done, arrived_bytes
-        done, arrived_bytes = done + jobs, arrived_bytes + size_bytes  # a count can be lost between two threads
+        # Two threads that count at the same time can lose a count, which affects only the bar.
+        done, arrived_bytes = done + jobs, arrived_bytes + size_bytes
         show_steps(done, len(wanted), f"fetching jobs ({arrived_bytes // 2**20} MiB)")
         if stop.is_set():
             raise ClientError("the fetch was stopped")

@@ -145,7 +145,7 @@ def restore(
 
 @contextmanager
 def _queue() -> Generator[tuple[Settings, Any]]:
-    """Yield the settings, and the engine of the queue's database, whose tables must have this version."""
+    """Yield the settings and the engine of the queue's database. Its tables must have the schema of this version."""
     settings = load_settings()
     from gleaner.control.queue.database import check_schema, connect
 
@@ -155,7 +155,7 @@ def _queue() -> Generator[tuple[Settings, Any]]:
 
 
 def _restored(done: "Recovered") -> str:
-    """Return the report of a restore for people."""
+    """Return the report of a restore as text."""
     lines = [
         f"the queue is as it was at {moment(done.taken_s)}, with what the storage shows of the time since:",
         f"{done.ended} jobs have ended since, {done.went_on} continue from a newer checkpoint, {done.unfinished} in all"

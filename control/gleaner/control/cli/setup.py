@@ -1,5 +1,5 @@
-"""`glean setup`, which writes or removes our files on control's machine, a node or a client, and prints Slurm's
-lines."""
+"""`glean setup`, which writes or removes our files on control's machine, a node or a client, and prints the lines for
+Slurm."""
 
 import os
 import shutil

@@ -37,7 +37,7 @@ _MOST_OBJECTS = 10_000
 _PARTITION, _PRIMARY, _SQUASHFS, _ENCRYPTED, _OCI = 0x4004, 2, 1, 5, (0x400A, 0x400B)
 _PROCESSORS = {b"01": "386", b"02": "amd64", b"03": "arm", b"04": "arm64", b"06": "ppc64le", b"11": "s390x"}
 _NOT_ALL_ATTRIBUTES = 2
-"""The exit code of unsquashfs if all files exist, but not every owner or device, which only root can create."""
+"""The exit code of unsquashfs if it wrote all files, but could not set owners or create devices, which needs root."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _START = ".gleaner-start"
 _START_SCRIPT = f"""#!/bin/sh
@@ -72,7 +72,7 @@ _START_FILE = tar_pack.File(_START, len(_START_SCRIPT), [_START_SCRIPT.encode()]
 
 
 def is_sif(path: Path) -> bool:
-    """Return True if a file has the beginning of a SIF file. Raises `OSError`."""
+    """Return True if a file begins like a SIF file. Raises `OSError`."""
     with path.open("rb") as file:
         file.seek(_MAGIC_AT)
         return file.read(len(_MAGIC)) == _MAGIC
@@ -154,7 +154,7 @@ def _run(*words: str) -> None:
 
 
 def _check_start(root: Path) -> None:
-    """Raise `Hostile` if the files that its start needs are missing."""
+    """Raise `Hostile` if files that the image needs to start are missing."""
     for needed, what in (("bin/sh", "which runs its scripts"), (".singularity.d/runscript", "with which it starts")):
         if not os.path.lexists(root / needed):
             raise Hostile(f"it has no /{needed}, {what}")

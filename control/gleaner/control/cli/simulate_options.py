@@ -1,6 +1,6 @@
 """The common options of the verbs of `glean simulate`, and their conversion into settings.
 
-No library is loaded here.
+This module loads no library.
 """
 
 import os
@@ -198,7 +198,7 @@ def check_places(*places: Path | str | None, sources: Sequence[Path | None] = ()
 
 @contextmanager
 def write(path: Path) -> Generator[None]:
-    """Let the block write this file. A full disk or a missing permission becomes a message of one line."""
+    """Let the block write this file. A full disk or a missing permission is reported in one line."""
     try:
         yield
     except OSError as error:
@@ -227,7 +227,7 @@ def answer(
 
 @contextmanager
 def simulation_parts() -> Generator[None]:
-    """Import and use the simulation. A refusal by the simulation becomes a message of one line."""
+    """Import and use the simulation. A refusal by the simulation is reported in one line."""
     try:
         yield
     except MemoryError as error:

@@ -18,7 +18,7 @@ from gleaner.control.models.decisions import DecisionRow
 from gleaner.control.simulation.metrics.tables import Table
 
 SHOWN = 20
-"""The greatest number of differences that are shown."""
+"""The maximum number of differences that are shown."""
 NOTHING = "(nothing)"
 
 

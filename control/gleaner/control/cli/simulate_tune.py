@@ -25,7 +25,7 @@ MARGIN_S = 10.0
 
 
 def share_or_time(text: str) -> tuple[float, bool]:
-    """Return how much longer regular jobs can wait, and True if this is a fraction of their waiting time.
+    """Return the accepted increase of regular jobs' waiting time, and True if it is a fraction of that time.
 
     >>> share_or_time("1%"), share_or_time("90s")
     ((0.01, True), (90.0, False))

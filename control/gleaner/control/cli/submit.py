@@ -124,7 +124,7 @@ def submit(
 
 
 def _dry_run(control: Client, wanted: Submission, *, as_json: bool) -> Answer:
-    """Return the first jobs, after asking control what it would refuse, except for inputs that it does not have yet."""
+    """Return the first jobs, and the reason if control would refuse the submission. Local inputs are not checked."""
     urls = tuple(one for one in wanted.job.inputs if isinstance(one, UrlInputSpec))
     asked = wanted.model_copy(update={"job": wanted.job.model_copy(update={"inputs": urls}), "dry_run": True})
     remark, code = "", 0

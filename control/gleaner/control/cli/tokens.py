@@ -133,7 +133,7 @@ def _issue_locally(request: TokenRequest) -> str:
 def _write(path: Path, issued: Callable[[], str]) -> str:
     """Write a token to a new file. The file is created, with room for the token, before a token is issued.
 
-    Therefore no issued token is lost, and no token is replaced with a lost one.
+    Otherwise a full disk could lose a new token after the old one has already been revoked.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -31,7 +31,7 @@ from gleaner.control.web.rendering import link, page, problem_page
 router = APIRouter(prefix=ROOT)
 
 LONGEST_CAMPAIGN = 32 * 1024
-"""A longer file would take a second to read, and agents wait for the same core."""
+"""A longer file would take a second to parse, and requests of agents wait for the same core."""
 FIRST_JOBS = 3
 EXAMPLE = """name: zmumu
 image: {image}

@@ -19,12 +19,12 @@ NAMES: Mapping[str, str] = {
     "idle": "idle",
     "unusable": "not usable",
 }
-"""The names of the band's parts for people."""
+"""The names of the band's parts, as the page shows them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A choice of the period that a band shows: its length and the length of its steps."""
+    """A period that users can choose for the band: its length and the length of its steps."""
 
     name: str
     words: str
@@ -76,7 +76,7 @@ class BandChart:
 
 
 def band_chart(steps: Sequence[BandStep], *, now_s: float) -> BandChart | None:
-    """Return the picture, or None if there are no data. It begins with the first data.
+    """Return the picture, or None if there are no data. The picture begins where the data begin.
 
     The elapsed part of the current step is drawn as the whole step.
     """

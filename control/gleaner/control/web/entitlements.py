@@ -16,7 +16,7 @@ from gleaner.control.web.rendering import page
 router = APIRouter(prefix=ROOT)
 
 MOST_LINES = 5000
-"""The greatest number of lines of a decision's input that are shown, because a large cluster has many jobs."""
+"""The maximum number of lines of a decision's input that are shown, because a large cluster has many jobs."""
 
 
 @router.get("/entitlements")

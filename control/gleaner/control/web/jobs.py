@@ -43,7 +43,7 @@ def job_list(request: Request, caller: User, wanted: Annotated[JobSearch, Query(
 
 @router.get("/{job}")
 def show_job(request: Request, caller: User, job: JobPath) -> Response:
-    """Return all known facts of one job."""
+    """Return all known facts about one job."""
     detail = jobs.show(caller, job)
     about = decisions.about(caller, f"job {job}", DECISIONS)
     return page(
@@ -79,7 +79,8 @@ def last_save(detail: JobDetail) -> LastSave | None:
 
 
 def ending_reason(slice_: AttemptRow) -> str:
-    """Return the reason for the end of a slice. Without a detail, the kind of the ending can be the reason."""
+    """Return the reason for the end of a slice. If the slice has no detail, the reason follows from the kind of its
+    ending, where possible."""
     return slice_.detail or REASONS.get(slice_.ending or "", "")
 
 

@@ -1,4 +1,4 @@
-"""Search, sort and divide into pages the lists that control has completely in memory. Pure."""
+"""Searching, sorting and dividing into pages, for lists that control holds completely in memory. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ Row = TypeVar("Row", bound=Reply)
 
 
 class ListSearch(PageSearch):
-    """A search in such a list. If its order is not a column of the list, the rows keep their order."""
+    """A search in a list that is in memory. If its order does not name a column of the list, the rows keep their
+    order."""
 
     order: Annotated[str, StringConstraints(pattern=r"^(-?[a-z_]{1,40})?$")] = ""
 

@@ -1,6 +1,6 @@
 """News for open pages: a stream of server-sent events for each, which reports only that something has changed.
 
-The page then reloads its content, as it also does regularly without news. A stream needs no thread and little memory,
+The page then reloads its content. It also does so regularly without news. A stream needs no thread and little memory,
 and one database query serves all streams. A stream ends after some minutes, and the browser opens it again. So a user
 who has signed out does not stay connected.
 """

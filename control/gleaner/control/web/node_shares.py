@@ -16,7 +16,7 @@ from gleaner.control.web.timeline_chart import PARTS, letters_at
 
 Floats = NDArray[np.float64]
 LEAST_S = 1e-6
-"""The least time that is used as a divisor."""
+"""The minimum time that is used as a divisor."""
 LOOKED_AT = tuple(use for use in Use if use.value in PARTS)
 
 

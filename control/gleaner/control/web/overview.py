@@ -42,7 +42,7 @@ class GroupUse:
 
 @dataclass(frozen=True, slots=True)
 class NodeUse:
-    """The nodes of one use, and their cores."""
+    """The number of nodes with one use, and their cores."""
 
     use: str
     nodes: int
@@ -51,7 +51,7 @@ class NodeUse:
 
 @dataclass(frozen=True, slots=True)
 class DayHarvest:
-    """The harvest of a day (UTC) in core hours, and its fraction of the time of all nodes."""
+    """The harvest of a day (UTC), in core hours and as a fraction of the time of all nodes."""
 
     day: str
     harvested_core_h: float
@@ -69,7 +69,7 @@ class Attention:
 
 @router.get(ROOT)
 def overview(request: Request, caller: User, wanted: WantedRange = "hours") -> Response:
-    """Return the first page."""
+    """Return the overview page."""
     cluster, status = nodes.cluster(caller), campaigns.status(caller)
     phases: dict[str, int] = {}
     for agent in nodes.list_agents(caller):
@@ -190,9 +190,9 @@ def needs_attention(
 
 
 def _losing(nodes: tuple[NodeRow, ...]) -> list[Attention]:
-    """Return a line for each node that loses conspicuously many slices.
+    """Return a line for each node that loses an unusually large number of slices.
 
-    If there are many, only the worst are included.
+    If there are many such nodes, only the worst are included.
     """
     counts = {node.name: SliceCounts(node.slices_in_day, node.lost_in_day) for node in nodes}
     todo = "look at the node and at its lost slices; drain it if this continues"

@@ -111,7 +111,7 @@ def shown(value: Any) -> Any:
 
 
 def lines(text: str) -> Markup:
-    """Return a text of several lines with its line ends, for a field in which people edit it.
+    """Return a text of several lines with its line ends, for a field in which users edit it.
 
     A browser drops a line end at the beginning, so one is added.
     """
@@ -143,7 +143,7 @@ def zone(at_s: float) -> str:
 def instant(at_s: float, length_s: float) -> str:
     """Return an instant as a label on an axis of this length. A shorter axis has labels with more digits.
 
-    A length of 0 returns everything except the seconds.
+    With a length of 0, everything except the seconds is shown.
     """
     then = datetime.fromtimestamp(at_s, UTC).astimezone()
     if not length_s:
@@ -163,7 +163,7 @@ def count(number: float) -> str:
 
 
 def hours(number: float) -> str:
-    """Return a number of hours. A smaller number has more digits.
+    """Return a number of hours. Smaller numbers have more decimals.
 
     >>> hours(1234.56), hours(0.0), hours(0.042)
     ('1,234.6', '0', '0.042')

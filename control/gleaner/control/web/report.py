@@ -31,7 +31,7 @@ class NodePart:
 
 @router.get("/report")
 def report_page(request: Request, caller: User, wanted: Annotated[ReportFilter, Query()]) -> Response:
-    """Return how the nodes' time of a month was used, and which users got the harvested part."""
+    """Return the use of the nodes' time in a month, and the users who got the harvested part."""
     found = report.report(caller, wanted)
     return page(
         request,

@@ -25,7 +25,7 @@ def form_token(secret: str) -> str:
 
 
 def set_session(answer: Response, secret: str, *, is_encrypted: bool) -> None:
-    """Make the browser keep the secret of its session until it is closed. Scripts cannot read it."""
+    """Make the browser keep the secret of its session until the browser is closed. Scripts cannot read the secret."""
     answer.set_cookie(COOKIE, secret, path=COOKIE_PATH, httponly=True, samesite="strict", secure=is_encrypted)
 
 

@@ -7,7 +7,7 @@ from gleaner.control.models.jobs import AttemptRow, JobDetail
 WIDTH = 1000.0
 """The size of the picture, in its own units."""
 BARS_AT_MOST = 200
-"""The greatest number of slices that are drawn. If there are more, the latest are drawn."""
+"""The maximum number of slices that are drawn. If there are more, the latest are drawn."""
 
 
 @dataclass(frozen=True, slots=True)

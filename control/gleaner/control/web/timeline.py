@@ -27,18 +27,18 @@ from gleaner.control.web.timeline_chart import WIDTH, TimelineChart, timeline_ch
 router = APIRouter(prefix=f"{ROOT}/timeline")
 
 NODES_AT_MOST = 1000
-"""The greatest number of nodes that are drawn. A search finds others."""
+"""The maximum number of nodes that are drawn. A search finds others."""
 SLICES_AT_MOST = 20_000
-"""The greatest number of slices that are drawn one by one. If there are more, only the use of the nodes is drawn."""
+"""The maximum number of slices that are drawn one by one. If there are more, only the use of the nodes is drawn."""
 STEPS_AT_MOST = 1450
-"""The greatest number of snapshots that are drawn. A day has this many steps of a minute."""
+"""The maximum number of snapshots that are drawn. A day has 1440 steps of one minute."""
 ENDS_AT_MOST = 400
 LEAST_REFRESH_S = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """A choice of the period that the picture shows."""
+    """A period that users can choose for the picture."""
 
     words: str
     length_s: int
@@ -127,7 +127,7 @@ def draw(
 
 
 def _by_number(name: str) -> list[tuple[int, str]]:
-    """Return a sort key that puts node9 before node10."""
+    """Return a sort key by which node9 comes before node10."""
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
 
 

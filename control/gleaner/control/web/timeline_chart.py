@@ -1,8 +1,8 @@
-"""Nodes against time as a picture, with a stripe for each node. A stripe has at most as many points as the picture.
-Pure.
+"""The use of nodes over time as a picture, with a stripe for each node. A stripe has at most one point per unit of
+width. Pure.
 
-Each point of a stripe has one letter of `Use`, or of the activity of a slice at that time. Later drawings cover earlier
-ones: snapshots of the cluster come first, then slices, and finally restores and saves, which are short.
+Each point of a stripe has one letter, for the node's `Use` or for the activity of a slice at that time. Later drawings
+cover earlier ones: snapshots of the cluster come first, then slices, and finally restores and saves, which are short.
 """
 
 import re
@@ -18,7 +18,7 @@ from gleaner.control.queue.node_history import NodeSlice, NodeUses
 WIDTH = 1000
 """The size of the picture, in its own units, and the greatest number of points of a stripe."""
 RUNS_AT_MOST = 50_000
-"""The greatest number of pieces of one colour that are drawn, with some 12 bytes each. A picture with more pieces has
+"""The maximum number of pieces of one colour that are drawn, with some 12 bytes each. A picture with more pieces has
 fewer points."""
 LOST, RESTORE, SAVE = "l", "R", "S"
 PARTS: Mapping[str, str] = {
@@ -33,7 +33,8 @@ PARTS: Mapping[str, str] = {
 }
 """The parts of the picture by their letters. Their names are those of the style sheet."""
 HEIGHTS = ((40, 18), (200, 8))
-"""The height of a node's stripe, up to this number of nodes."""
+"""Pairs of a number of nodes and the height of a stripe, which applies to pictures with at most this number of
+nodes."""
 LEAST_HEIGHT = 3
 _RUN = re.compile(rb"(.)\1*", re.DOTALL)
 
@@ -48,9 +49,9 @@ class Stripe:
 
 @dataclass(frozen=True, slots=True)
 class TimelineChart:
-    """The picture. Each part is one path of pieces with the height of a stripe.
+    """The picture. Each of its parts is one path, made of pieces with the height of a stripe.
 
-    It also has the positions of shared ends.
+    The picture also contains the positions of agents' shared ends.
     """
 
     begin_s: float
@@ -153,7 +154,7 @@ def letters_at(
 ) -> NDArray[np.uint8]:
     """Return, for each node, a row of points with the letters of its use.
 
-    A letter is at the points between the bounds of its snapshot. One day can contain a million letters.
+    A letter fills the points between the bounds of its snapshot. One day can contain a million letters.
     """
     picture = np.full((len(place_of), points), ord(Use.UNKNOWN.value), np.uint8)
     rows: dict[tuple[str, ...], tuple[NDArray[np.intp], NDArray[np.intp]]] = {}
