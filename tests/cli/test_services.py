@@ -123,4 +123,4 @@ def test_a_new_site_needs_four_commands(admin: CliHarness, tmp_path: Path) -> No
     _, err = running.communicate(timeout=30)
     assert running.returncode == 0
     assert "Traceback" not in err
-    assert "1 in all are not at their end" in site.good("control", "restore", "before", "--replace")
+    assert "1 in all have not ended" in site.good("control", "restore", "before", "--replace")
