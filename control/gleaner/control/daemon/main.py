@@ -1,5 +1,5 @@
-"""The control program. It serves the agents' port in the main thread, and runs each loop in its own
-(`control_loops`)."""
+"""The control program. It serves the agents' port in the main thread, and runs each loop (`control_loops`) in a
+separate thread."""
 
 from functools import partial
 

@@ -447,7 +447,7 @@ def write_token(folder: Path, name: str, secret: str) -> Path:
 def remove_token(folder: Path, name: str) -> None:
     """Remove an agent's token file, and the agent's folder unless it contains reports.
 
-    A missing file or folder is no error. Raises `OSError`.
+    A missing file or folder is not an error. Raises `OSError`.
     """
     path = folder / name / "token"
     for one in (path, path.with_suffix(".new")):

@@ -238,8 +238,8 @@ def _start_agents(on: OnNodes, clock: Any, layer: AgentLog, finite: Finite, begi
 
 @inner
 def _start_jobs(on: OnNodes, clock: Any) -> None:  # noqa: PLR0915 - one function, or it is compiled twice
-    """Start the jobs that can start now, first from the head of the queue while it fits, then the jobs that can
-    overtake it.
+    """Start the jobs that can start now, first those at the head of the queue as long as they fit, then those that can
+    overtake the head.
 
     With EASY, a job can overtake the head if it ends by the head's shadow time, or if it leaves the head enough cores
     on the level where the head will start. A job that is given nodes with agents has a claim, and waits.

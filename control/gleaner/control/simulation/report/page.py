@@ -53,8 +53,8 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Shares of the machine, stacked on top of each other. The bins begin and end at `edges`, one more than there are
-    values."""
+    """Shares of the machine, stacked on top of each other. The bins begin and end at the `edges`, one more than there
+    are bins."""
 
     title: str
     x: Axis

@@ -13,9 +13,9 @@ an array), Submit, Start, ElapsedRaw (or Elapsed), TimelimitRaw (or Timelimit), 
 
 The other columns are optional. With End, jobs that ended before they started are left out. Without Eligible, a job
 counts as ready when it was submitted. Without ReqMem, a job has no memory. Without User and Account, there is one user
-and one group. `TZ=UTC` prevents the hour in which a clock is set back from occurring twice. Files of several months can
-be joined, because header lines after the first are skipped. The components of a heterogeneous job have separate
-numbers, and count as separate jobs here.
+and one group. Without `TZ=UTC`, the hour in which clocks are set back would occur twice. Files of several months can be
+joined, because header lines after the first are skipped. The components of a heterogeneous job have separate numbers,
+and count as separate jobs here.
 """
 
 import functools
@@ -360,7 +360,8 @@ def _records(name: str, log: _Log, size: Size) -> Records:
 
 
 def _endings(ending: Seconds, is_without_start: Mask) -> Classes:
-    """Return the end of each job. A job that was queued again and has not started since is still waiting."""
+    """Return the way in which each job ended. A job that was queued again and has not started since is still
+    waiting."""
     waits = is_without_start & (ending == TraceEnding.REQUEUED)
     ended = is_without_start & (ending == TraceEnding.ENDED)
     return np.select([waits, ended], [TraceEnding.WAITING, TraceEnding.NEVER_STARTED], ending).astype(np.int8)
@@ -392,7 +393,7 @@ def _with_partition_limits(limit_s: Seconds) -> tuple[Seconds, Mask]:
 
 
 def _last_runs(records: Records, submitted_s: Seconds, end_s: Seconds) -> Records:
-    """Return only the last run of each job. Two jobs may have the same number, because Slurm reuses numbers after its
+    """Return only the last run of each job. Two jobs can have the same number, because Slurm reuses numbers after its
     highest one.
 
     Two lines with the same number and time of submission are the same run, for example if it is in two joined files. A
