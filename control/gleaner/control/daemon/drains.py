@@ -255,8 +255,8 @@ class Drains:
                 agents.vacate(db, known[scheduler_id].name)
 
     def _told(self, job: str, now_s: float) -> None:
-        """Record for the entitlements loop that the job was told to leave, so that it does not preempt another job
-        instead."""
+        """Record for the entitlements loop that the job was told to leave, so that the loop does not preempt another
+        job instead."""
         if self._has_entitlements:
             with self._state.writing() as db:
                 decisions.record_action(db, JobActions(job, told_s=now_s))

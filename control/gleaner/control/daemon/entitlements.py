@@ -325,7 +325,7 @@ class Entitlements:
                 decisions.record_preemption(db, job.id, now_s)
 
     def _explain(self, jobs: Mapping[str, SlurmJob], decided: tuple[Decision, ...], now_s: float) -> None:
-        """Write the reason why a held job waits into the job, where `squeue` shows it."""
+        """Write the reason why a held job waits into the job's AdminComment, where `squeue` shows it."""
         for job, text in self._reasons.due(decided, {job.id: job.admin_comment for job in jobs.values()}, now_s):
             try:
                 self._slurm_admin.set_reason(job, text, submitted_s=jobs[job].submitted_s)
@@ -469,7 +469,8 @@ def _waiting(job: SlurmJob, wish: Wish, known: JobActions | None, *, settled_s: 
 
 
 def _in_one_piece(wish: Wish) -> Wish:
-    """Return the wish in one piece, for a job that did not start although its tasks would fit on separate nodes.
+    """Return the wish with all tasks on one node, for a job that did not start although they would fit on separate
+    nodes.
 
     Slurm does not show whether tasks can be on separate nodes.
     """

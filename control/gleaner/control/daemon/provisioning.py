@@ -365,8 +365,8 @@ def fleet(
     """Match the agents in the queue with those in the snapshot, as of the snapshot's time.
 
     `ran_on` names the nodes on which agents were last seen running, and `withdrawn` the agents that were withdrawn. An
-    agent whose submission was never confirmed might still appear for `doubt_s` seconds. `needs_s` is how long before
-    its end an agent must have begun, in seconds.
+    agent whose submission was never confirmed might still appear for `doubt_s` seconds. An agent must have begun at
+    least `needs_s` seconds before its end.
     """
     seen = {agent.name: agent for agent in view.jobs}
     phases = {agent.name: agent_phase(agent) for agent in view.jobs}

@@ -178,7 +178,7 @@ def remove_orphans(state: ControlState) -> int:
     if (old or begun) and (_has_jobs_of_others(state) or not (has_jobs or known)):
         return 0
     if old:
-        with state.writing(alone=True) as db:  # programs that store a file have reserved it by now, or are refused
+        with state.writing(alone=True) as db:  # programs that store a file have already reserved it, or are refused
             known = _known_uploads(db)
             uploads.record_removals(db, [key for key in old if key not in known and key not in begun])
             begun = uploads.removals(db)

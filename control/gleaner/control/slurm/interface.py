@@ -70,7 +70,7 @@ class Cluster(Protocol):
         ...
 
     def read_job(self, job: str) -> SlurmJob | None:
-        """Return the job, whichever user it belongs to, or None if the scheduler does not know it or has forgotten it.
+        """Return the job, whichever user owns it, or None if the scheduler does not know it or has forgotten it.
 
         The result is not cached.
         """

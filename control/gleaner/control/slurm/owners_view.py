@@ -26,7 +26,7 @@ _REQUEUE_WAIT_S = 600
 """A begin time at most this far ahead is ignored, because Slurm itself delays a requeued job by two minutes."""
 _BEYOND_AND_OR = frozenset("[]()*:")
 _CLASSES: dict[str, JobClass] = dict(zip(CLASSES, JobClass, strict=True))
-"""The classes by their names in comments. Both lists are in the same order."""
+"""The classes by their names in comments. `CLASSES` and `JobClass` list them in the same order."""
 
 
 def owners_view(snapshot: Snapshot, partitions: Sequence[str], *, agents: str) -> Snapshot:

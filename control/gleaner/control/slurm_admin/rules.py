@@ -108,7 +108,7 @@ def commands_for_job(request: JobRequest, job: SlurmJob, settings: SlurmAdminSet
             return [_marked_as_waiting(job), ("scontrol", "requeuehold", job.id)]
         case Signal():
             _check_running(job, CHECKPOINTABLE)
-            # The signal goes to the job's steps, because the batch shell would die of it. A job that requeues itself
+            # The signal goes only to the job's steps, because it would end the batch shell. A job that requeues itself
             # waits for us.
             return [_update(job, f"AdminComment={ASKED_TO_SAVE}"), ("scancel", "--signal=USR1", job.id)]
         case _:

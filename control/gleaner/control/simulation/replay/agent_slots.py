@@ -57,7 +57,7 @@ def next_s(layer: AgentLog, finite: Finite) -> float:
 
 @inner
 def advance(layer: AgentLog, finite: Finite, now_s: float) -> None:
-    """Carry out everything that is due by now. Freed nodes are recorded in `layer.freed`."""
+    """Carry out everything that is now due. Freed nodes are recorded in `layer.freed`."""
     stock, groups = finite.stock[0], finite.groups
     stock.is_stale = True
     stock.latest_s = now_s

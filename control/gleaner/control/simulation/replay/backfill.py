@@ -108,7 +108,7 @@ def insert(line: Timeline, at: int, at_s: float, units: int) -> None:
     """Insert an entry at this place.
 
     The indices are unsigned, and each array has a separate loop. An index that might be negative would keep the
-    compiler from shifting many entries at a time, which is four times slower for 600 entries.
+    compiler from shifting many entries at a time, and 600 entries would take four times as long.
     """
     one, low, entry = np.uint64(1), np.uint64(at), np.uint64(line.size[0])
     while entry > low:

@@ -29,9 +29,9 @@ from gleaner.control.simulation.replay.request import ReplayRequest
 from gleaner.control.simulation.settings import Backfill, CostSettings, Migration, SchedulerKind
 
 _STATE = record_type(integers="first last refused head", floats="moved_s")
-"""The state besides the clock. `moved_s` is the end of the last migration. `first` and `last` are the first and the
-last job in the queue. `refused` is the last job that was refused since cores were freed, and `head` the first one that
-was refused. Both are -1 if there is none."""
+"""The state of the replay besides the clock. `moved_s` is the end of the last migration. `first` and `last` are the
+first and the last job in the queue. `refused` is the last job that was refused since cores were freed, and `head` the
+first one that was refused. Both are -1 if there is none."""
 
 
 class NodeRules(NamedTuple):

@@ -40,7 +40,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Curves over one axis. `limits` are horizontal lines, each with its height and its meaning."""
+    """Curves over a common horizontal axis. `limits` are horizontal lines, each with its height and its meaning."""
 
     title: str
     x: Axis

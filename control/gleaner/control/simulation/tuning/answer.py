@@ -109,7 +109,7 @@ def sentence(found: TuningAnswer, one: Comparison) -> str:
 
 def sentences(found: TuningAnswer) -> tuple[str, ...]:
     """Return the best setting, the reason for it, doubts about it, the jobs that it delays, the costs of saves, and the
-    placing of small jobs."""
+    placement of small jobs."""
     one = found.best or found.nearest
     earlier_s = one.mean("earlier_mean_s")
     return (

@@ -34,7 +34,7 @@ SHORTEST_SLICE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean over the seeds, and the ends of its 95 % interval."""
+    """A mean over the seeds, and the ends of its 95 % confidence interval."""
 
     mean: float
     low: float
@@ -120,7 +120,7 @@ def interval(values: Sequence[float]) -> Interval:
 def settings_of(
     agents: AgentSettings, lengths_s: Iterable[float], preemptions: Iterable[bool]
 ) -> tuple[AgentSettings, ...]:
-    """Return these agents in each length with which they can compute. Raise `BadScenario` if there is none."""
+    """Return these agents with each length that leaves them time to compute. Raise `BadScenario` if there is none."""
     if agents.queue.jobs is not None:
         raise BadScenario("tune needs an endless low-priority queue: leave out jobs in [agents.queue]")
     if agents.shortest_slice_s < SHORTEST_SLICE_S:

@@ -96,7 +96,7 @@ class Records:
 
 
 def differing(size: Size) -> str:
-    """Return the name of the rule about the number of processors that counts if a log has two."""
+    """Return the name of the rule that decides which number of processors counts if a log has two."""
     if size == "requested":
         return "kept: as many processors as it asked for, though it was given others"
     return "kept: as many processors as it was given, though it asked for others"

@@ -38,7 +38,7 @@ from gleaner.control.simulation.workloads.cleaning import UNKNOWN, Mask, Records
 from gleaner.control.simulation.workloads.trace_file import Blocks
 
 ASK = "ask sacct as docs/simulate/workloads.md does"
-"""The advice to a user whose file cannot be read. None of the columns on that page contains a text that users
+"""The advice to a user whose file cannot be read. None of the columns that the page requests contains a text that users
 choose."""
 _NEEDED = ("JobIDRaw", "Submit", "Start", "ElapsedRaw", "TimelimitRaw", "State")
 _SIZES = ("AllocCPUS", "ReqCPUS", "NNodes")
@@ -76,7 +76,7 @@ _EPOCH = datetime(1970, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The columns of the lines in a block that are jobs, and the number of each line in the file."""
+    """The columns of those lines in a block that describe jobs, and the number of each line in the file."""
 
     path: Path
     lines: list[int]
@@ -155,7 +155,8 @@ def _blocks(path: Path, blocks: Blocks, log: _Log) -> Iterator[_Block]:
 
 
 def _jobs(block: _Block, log: _Log) -> _Block:
-    """Return the block without the lines that are not jobs or whose times are not known. These lines are counted.
+    """Return the block without the lines that do not describe jobs or whose times are not known. These lines are
+    counted.
 
     `101.batch` and `101.0` are steps of job 101.
     """
