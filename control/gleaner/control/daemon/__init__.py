@@ -1,1 +1,1 @@
-"""The loops of the control program. `main` starts them, and the functions in `policy` take the decisions."""
+"""The loops of the control program. `main` starts them, and the functions in `policy` make the decisions."""

@@ -1,7 +1,8 @@
-"""The facts that the loops collect and people query, passed from the program with the loops to the people's port.
+"""The facts that the loops collect and users query. The program with the loops passes them to the people's port.
 
-The two are separate processes, so that people's requests cannot delay those of agents. The leader writes its view into
-a row of the queue at regular intervals, and `follow` copies it to the place where the routes read it.
+The loops and the people's port are in separate processes, so that users' requests cannot delay those of agents. The
+leader writes its view into a row of the queue at regular intervals, and `follow` copies it to the place where the
+routes read it.
 """
 
 from collections import Counter

@@ -1,7 +1,7 @@
 """The drain loop, which carries out the admins' requests from the queue, one step at a time.
 
 The queue records each step before it is carried out. If a program is killed in between, the next one continues from the
-nodes with our mark and the remaining jobs, as Slurm shows them. It does no harm to tell a job twice to leave.
+nodes with our mark and the remaining jobs, as Slurm shows them. A job can safely be told to leave a second time.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -255,8 +255,8 @@ class Drains:
                 agents.vacate(db, known[scheduler_id].name)
 
     def _told(self, job: str, now_s: float) -> None:
-        """Record for the entitlements loop that the job was told to leave, so that it does not preempt another job
-        instead."""
+        """Record for the entitlements loop that the job was told to leave, so that the loop does not preempt another
+        job instead."""
         if self._has_entitlements:
             with self._state.writing() as db:
                 decisions.record_action(db, JobActions(job, told_s=now_s))
@@ -346,13 +346,13 @@ def is_touched(job: DrainedJob) -> bool:
 def is_ours(node: SlurmNode) -> bool:
     """Return True if the node is drained with our mark.
 
-    The mark alone is not enough, because a reason outlives its drain.
+    The mark alone is not enough, because a node can keep its reason after the drain has ended.
     """
     return node.is_drained and node.reason.startswith(DRAINED_BY)
 
 
 def node_with_reason(snapshot: Snapshot, name: str) -> str:
-    """Return a node's name with the reason for its state, for people."""
+    """Return a node's name with the reason for its state, as a text for users."""
     node = snapshot.nodes.get(name)
     if node is None:
         return f"{name} (the scheduler does not know it)"

@@ -233,8 +233,8 @@ class Entitlements:
             )  # fmt: skip
 
     def _is_news(self, decision: Decision) -> bool:
-        """Return True if a decision is new. A decision that has changed only because its victims have been told is not
-        new."""
+        """Return True if a decision is new. A decision that has changed only because its victims have been told to
+        leave is not new."""
         verdict, victims = self._decided.get(decision.job, (None, ()))
         return decision.verdict is not verdict or decision.victims not in {victims, ()}
 
@@ -243,8 +243,8 @@ class Entitlements:
     def _act(self, seen: Snapshot, decided: tuple[Decision, ...], known: Mapping[str, JobActions]) -> str:
         """Carry out the decisions. Return the problems, in one line.
 
-        Jobs that must be held again come first, because their room was given to others. No job is preempted for a job
-        that could not be released, because its owner might have just cancelled it.
+        Jobs that must be held again come first, because their room has been given to others. No job is preempted for a
+        job that could not be released, because its owner might have just cancelled it.
         """
         jobs, now_s = {job.id: job for job in seen.jobs}, seen.read_s
         problems: list[str] = []
@@ -303,8 +303,8 @@ class Entitlements:
         """Preempt a job, or vacate an agent.
 
         A job that cannot be told to leave counts as one that was told and stayed, so another job is chosen. The action
-        is recorded afterwards, so the job is told once more if this program dies in between. If the job has gone by
-        then, it does not count against this hour's limit.
+        is recorded afterwards, so if this program dies in between, the job is told once more. If it has already gone,
+        it does not count against this hour's limit.
         """
         grace_s = self._settings.grace_s
         is_agent = job.partitions == (self._state.settings.cluster.partition,)
@@ -325,7 +325,7 @@ class Entitlements:
                 decisions.record_preemption(db, job.id, now_s)
 
     def _explain(self, jobs: Mapping[str, SlurmJob], decided: tuple[Decision, ...], now_s: float) -> None:
-        """Write the reason why a held job waits into the job, where `squeue` shows it."""
+        """Write the reason why a held job waits into the job's AdminComment, where `squeue` shows it."""
         for job, text in self._reasons.due(decided, {job.id: job.admin_comment for job in jobs.values()}, now_s):
             try:
                 self._slurm_admin.set_reason(job, text, submitted_s=jobs[job].submitted_s)
@@ -469,7 +469,8 @@ def _waiting(job: SlurmJob, wish: Wish, known: JobActions | None, *, settled_s: 
 
 
 def _in_one_piece(wish: Wish) -> Wish:
-    """Return the wish in one piece, for a job that did not start although its tasks would fit on separate nodes.
+    """Return the wish with all tasks on one node, for a job that did not start although they would fit on separate
+    nodes.
 
     Slurm does not show whether tasks can be on separate nodes.
     """
@@ -499,8 +500,8 @@ def _running(
 
 
 def _done_with(known: Mapping[str, JobActions], seen: Snapshot) -> list[str]:
-    """Return the jobs whose records are no longer needed: ended, started since their release, or gone since they were
-    told.
+    """Return the jobs whose records are no longer needed: those that have ended, have started since their release, or
+    have gone since they were told to leave.
 
     A job that was released a moment ago might still be shown as held, because the snapshot is older than the release.
     """

@@ -20,7 +20,7 @@ class HarmMeter:
         self._cluster = cluster
         self._last: Snapshot | None = None
         self._left: set[str] = set()
-        """Nodes whose agents have gone, and for which Slurm has not been asked for the reason yet."""
+        """Nodes whose agents have gone for a reason about which Slurm has not been asked yet."""
         self._preempted_s: dict[str, float] = {}
 
     def step(self, now_s: float) -> None:

@@ -2,14 +2,14 @@
 
 Only the leader writes to the queue. Its term is short, so that another program can take over soon. If a leader is
 killed, a program on the same machine notices and takes over at once. A leader counts its term from the moment before it
-requests it, and counts one tick less than other programs do. Therefore, however late the answer arrives, a program
-never believes that it leads when another one might lead. In addition, each of the leader's transactions checks the term
-(`ControlState.writing`).
+requests it, and treats the term as one tick shorter than other programs do. Therefore, however late the answer arrives,
+a program never believes that it leads when another one might lead. In addition, each of the leader's transactions
+checks the term (`ControlState.writing`).
 
 A program leads only while the version of the tables matches its own. If a newer program has migrated the tables, an
 older one does not begin to lead, or stops leading.
 
-Lease time does not run while control is away. Every live agent is given a full lease when a program begins to lead. The
+Leases do not expire while control is away. Every live agent is given a full lease when a program begins to lead. The
 same happens after any gap in which this loop did not run, for example because the machine slept, the program was
 stopped, or the database was away.
 """

@@ -1,4 +1,4 @@
-"""The log of control and its libraries on the error output, as text for people or as one JSON object per line."""
+"""The log of control and its libraries on the error output, either as plain text or as one JSON object per line."""
 
 import logging
 import sys

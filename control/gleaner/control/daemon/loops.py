@@ -113,7 +113,7 @@ class LoopThreads:
 
 
 def do_each(things: Iterable[Thing], do: Callable[[Thing], object]) -> None:
-    """Call `do` for each thing. The failure of one thing is raised after all others are done.
+    """Call `do` for each thing. If it fails for one thing, the error is raised after all others are done.
 
     Raises `QueueBusy` (and so `NotLeading`) and `SchemaMismatch` at once, because all other calls would raise them as
     well.

@@ -1,5 +1,5 @@
-"""The control program. It serves the agents' port in the main thread, and runs each loop in its own
-(`control_loops`)."""
+"""The control program. It serves the agents' port in the main thread, and runs each loop (`control_loops`) in a
+separate thread."""
 
 from functools import partial
 
@@ -49,7 +49,7 @@ def run(settings: Settings, *, with_web: bool = True) -> None:
     people = WebProcess() if with_web else None
     if people is not None:
         loops += (Loop("people's door", WEB_S, people.keep, leader_only=False),)
-    # All objects whose creation can fail exist by now. From here on, the program leads and submits agents.
+    # All objects whose creation can fail already exist. From here on, the program leads and submits agents.
     try:
         serve(state, loops, server, Door.AGENTS)
     finally:

@@ -13,8 +13,8 @@ POLLS_UNTIL_UNKNOWN = 3
 ATTEMPTS_S = 60.0
 """The interval at which ended attempts are added."""
 SETTLED_S = CAMPAIGN_TIMEOUT_S + 30.0
-"""An ended attempt is added to the history once it is this old, because the transaction that ends it can be this
-late."""
+"""An ended attempt is added to the history once it is this old, because the transaction that ends it can be committed
+this late."""
 
 
 class NodeHistory:

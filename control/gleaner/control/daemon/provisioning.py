@@ -365,8 +365,8 @@ def fleet(
     """Match the agents in the queue with those in the snapshot, as of the snapshot's time.
 
     `ran_on` names the nodes on which agents were last seen running, and `withdrawn` the agents that were withdrawn. An
-    agent whose submission was never confirmed might still appear for `doubt_s` seconds. `needs_s` is how long before
-    its end an agent must have begun, in seconds.
+    agent whose submission was never confirmed might still appear for `doubt_s` seconds. An agent must have begun at
+    least `needs_s` seconds before its end.
     """
     seen = {agent.name: agent for agent in view.jobs}
     phases = {agent.name: agent_phase(agent) for agent in view.jobs}
@@ -447,7 +447,7 @@ def write_token(folder: Path, name: str, secret: str) -> Path:
 def remove_token(folder: Path, name: str) -> None:
     """Remove an agent's token file, and the agent's folder unless it contains reports.
 
-    A missing file or folder is no error. Raises `OSError`.
+    A missing file or folder is not an error. Raises `OSError`.
     """
     path = folder / name / "token"
     for one in (path, path.with_suffix(".new")):

@@ -1,4 +1,4 @@
-"""Restore a backup of the queue, and recover later progress from the storage (`queue.recovery`)."""
+"""The restoration of a backup of the queue, and the recovery of later progress from the storage (`queue.recovery`)."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,7 +17,7 @@ from gleaner.control.queue.recovery import Found, Recovered
 
 
 def put_back(url: str, file: Path, storage: Path, *, replace: bool, now_s: float) -> Recovered:
-    """Restore a backup. Raises `QueueError`, `StorageError` or `OSError`, after which it can be repeated."""
+    """Restore a backup. Raises `QueueError`, `StorageError` or `OSError`, and can be called again after any of them."""
     place = FolderStorage(storage)
     engine = connect(url)
     try:
@@ -37,7 +37,7 @@ def put_back(url: str, file: Path, storage: Path, *, replace: bool, now_s: float
 
 
 def _found(storage: FolderStorage, archives: list[JobArchive], latest: Mapping[int, int]) -> Iterator[Found]:
-    """Yield the intact archives that attempts of unfinished jobs have published since the backup."""
+    """Yield the intact archives that attempts of unfinished jobs have stored since the backup."""
     for one in archives:
         if one.job not in latest or one.attempt < latest[one.job]:
             continue

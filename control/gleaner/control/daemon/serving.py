@@ -52,7 +52,7 @@ def ready_state(settings: Settings, *, follows: bool) -> ControlState:
 
 
 def door_app(state: ControlState, door: Door) -> ASGIApp:
-    """Return the app with this port's routes, plus the web pages if it is the users' port. Raises `CannotStart`."""
+    """Return the app with this port's routes, plus the web pages if it is the people's port. Raises `CannotStart`."""
     try:
         app = create_app(state, [door])
         return with_pages(app) if door is Door.PEOPLE else app

@@ -5,7 +5,7 @@ Two loops call this module: `remove_drafts` often, because a draft can be as lar
 not in the list, and a file that is reported in between is known by the time of the query. No other code deletes a job's
 archives.
 
-An archive can be deleted only if no report can ever make it count again. These are:
+An archive can be deleted only if no report can ever make it count again. Such archives are:
 
 - a checkpoint of a Complete job, and any of its outputs except the accepted one, unless retention or the owner has
   removed that one from the queue;
@@ -21,7 +21,7 @@ checkpoint until the job has a newer one, which can be saved only after all memo
 Archives of jobs and attempts that the queue does not know are left alone, because a new queue beside an old storage
 folder must not empty the folder. An image or an input has no row if the row was removed or the upload broke off. It is
 removed once this program has seen it without a row for a day. No other code removes images and inputs, because a
-program that was suspended, or whose commit was not answered, might remove one that the queue knows by now. The queue
+program that was suspended, or whose commit was not answered, might remove one that the queue has added since. The queue
 names each file that is being removed until it is gone. So no group can store the same file during the removal, and a
 later pass finishes the work of a program that was killed.
 """
@@ -110,7 +110,8 @@ def remove_garbage(state: ControlState, now_s: float, *, by_age: bool) -> None:
 def remove_drafts(state: ControlState, now_s: float) -> int:
     """Remove the drafts of agents that are gone. A save that was killed leaves behind everything that it had written.
 
-    The function also reads the storage's number for `/health`, whose callers must not wait for the storage.
+    The function also reads the unique number of the storage folder for `/health`, whose callers must not wait for the
+    storage.
 
     Return the number of removed drafts. An agent that the queue does not know yet does not count as gone. Raises
     `StorageError` or `QueueError`.
@@ -177,7 +178,7 @@ def remove_orphans(state: ControlState) -> int:
     if (old or begun) and (_has_jobs_of_others(state) or not (has_jobs or known)):
         return 0
     if old:
-        with state.writing(alone=True) as db:  # programs that store a file have reserved it by now, or are refused
+        with state.writing(alone=True) as db:  # programs that store a file have already reserved it, or are refused
             known = _known_uploads(db)
             uploads.record_removals(db, [key for key in old if key not in known and key not in begun])
             begun = uploads.removals(db)

@@ -1,4 +1,4 @@
-"""The people's port, served by a separate process, so that agents are not affected if people overload, block or kill
+"""The people's port, served by a separate process, so that agents are not affected if users overload, block or crash
 it."""
 
 import subprocess
@@ -17,7 +17,7 @@ COMMAND = (sys.executable, "-m", "gleaner.control.cli", "control", "web", "--wit
 
 
 def run(settings: Settings, *, with_parent: bool = False) -> None:
-    """Serve people until SIGTERM or SIGINT, or until the parent process ends. Raises `QueueError`."""
+    """Serve the people's port until SIGTERM or SIGINT, or until the parent process ends. Raises `QueueError`."""
     if with_parent:
         gain_no_rights()
     state = ready_state(settings, follows=True)

@@ -1,4 +1,4 @@
-"""The reasons for which a simulation is refused. Each error is one line with the problem and the remedy."""
+"""The errors for simulations that are refused. Each error is one line with the problem and the remedy."""
 
 
 class SimulationError(Exception):
@@ -12,7 +12,7 @@ def cut(text: str) -> str:
     """Return the text, shortened in the middle if it has more than 200 characters.
 
     Texts that quote a log need this, because a line or a name in a log can have any length. The beginning of a text
-    names the file and the line, and its end the remedy.
+    names the file and the line, and its end names the remedy.
     """
     return text if len(text) <= _LONGEST else f"{text[:_HEAD]} ... {text[-_REST:]}"
 
@@ -29,7 +29,7 @@ class BadScenario(SimulationError):
 
 
 def raise_if_interrupted(error: Exception) -> None:
-    """Raise `KeyboardInterrupt` if the error comes from one.
+    """Raise `KeyboardInterrupt` if one caused the error.
 
     If a signal arrives while compiled code runs, Python reports that the code "returned a result with an exception
     set".

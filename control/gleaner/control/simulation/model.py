@@ -28,7 +28,7 @@ class Workload:
 
     name: str
     job: Counts
-    """The numbers that the source gave the jobs."""
+    """The jobs' numbers in the source."""
     submit_s: Seconds
     run_s: Seconds
     """The time for which each job runs on a node of speed 1, without interruption. It is never more than `limit_s`."""
@@ -69,7 +69,8 @@ def refuse_strangers(what: str, named: Iterable[str], known: tuple[str, ...], wo
 
 @dataclass(frozen=True, slots=True)
 class Cleaning:
-    """The cleaning of a workload before its use, with each rule that matched jobs, and the number of these jobs."""
+    """The cleaning of a workload before its use, with each rule that matched jobs, and the number of jobs that it
+    matched."""
 
     read: int
     rules: tuple[tuple[str, int], ...] = field(default=())
@@ -98,7 +99,7 @@ class NodeClass:
     """The speed, by which a job's `run_s` is divided. If a job has nodes of several classes, the speed of the slowest
     class counts."""
     priority: int = 0
-    """The priority. Nodes of higher priority are filled first, for example better hardware, or a scarce resource that
+    """The priority. Nodes of higher priority are filled first. Examples are better hardware, and scarce resources that
     migration keeps in use."""
 
 
@@ -132,8 +133,8 @@ class Machine:
 
     @property
     def is_counted(self) -> bool:
-        """True if it does not matter which nodes a job has, because nodes are alike and are given whole or as a
-        pool."""
+        """True if it does not matter which nodes a job has, because nodes are alike, and jobs are given whole nodes or
+        parts of one pool."""
         has_levels = len({kind.priority for kind in self.classes}) > 1
         is_pool = self.allocation is Allocation.PROCESSORS
         return self.is_uniform and (is_pool or (self.allocation is Allocation.NODES and not has_levels))
@@ -145,12 +146,12 @@ class Machine:
 
     @property
     def units_of_node(self) -> int:
-        """The units of one agent, which has a node for itself. This is defined only for a uniform machine."""
+        """The units of one agent, which takes a whole node. This is defined only for a uniform machine."""
         return 1 if self.allocation is Allocation.NODES else self.classes[0].cores
 
     def units_asked(self, processors: Counts) -> Counts:
-        """Return the numbers of units for jobs with these numbers of processors. This is defined only for a uniform
-        machine."""
+        """Return the number of units that each job needs for its number of processors. This is defined only for a
+        uniform machine."""
         if self.allocation is not Allocation.NODES:
             return processors
         return np.asarray(-(-processors // self.classes[0].cores), dtype=np.int64)
@@ -162,7 +163,7 @@ def of_processors(processors: int) -> Machine:
 
 
 def of_nodes(nodes: int, cores: int = 1) -> Machine:
-    """Return a machine of whole nodes, all alike."""
+    """Return a machine of identical nodes, which jobs are given whole."""
     return Machine((NodeClass(nodes, cores),))
 
 
@@ -206,7 +207,8 @@ class Stretches(NamedTuple):
 
     @property
     def compute_s(self) -> Seconds:
-        """The time that each stretch computed and kept, in seconds. Multiplied by `units`, it is unit seconds."""
+        """The computing time of each stretch that was not lost, in seconds. Multiplied by `units`, it gives unit
+        seconds."""
         return self.end_s - self.start_s - self.restore_s - self.save_s - self.lost_s
 
     def only(self, chosen: NDArray[np.bool_] | NDArray[np.integer]) -> "Stretches":
@@ -238,8 +240,8 @@ class NodeRanges(NamedTuple):
 class Schedule:
     """One replay of a workload. If a job still waited or ran when the replay stopped, its missing times are NaN.
 
-    `jobs` has one stretch of each job that started, and several if the job was saved, migrated or killed. `agents` is
-    empty without agents. Agents that started and ended together can share one entry with all their units.
+    `jobs` has one stretch for each job that started, and several if the job was saved, migrated or killed. `agents` is
+    empty if there are no agents. Agents that started and ended together can share one entry with all their units.
     """
 
     workload: Workload

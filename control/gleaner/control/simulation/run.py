@@ -1,5 +1,5 @@
-"""From a scenario to its figures. The trace is read, the machine is set up, and every replay is compared with a
-baseline."""
+"""The path from a scenario to its figures. The trace is read, the machine is set up, and every replay is compared with
+a baseline."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ class Ground:
     cleaning: Cleaning
     remarks: tuple[str, ...]
     log_wait_s: float | None = None
-    """The mean wait of the jobs in the log itself, or None if it is not known or the jobs are made."""
+    """The mean wait of the jobs in the log itself, or None if it is not known or the jobs are synthetic."""
 
     @property
     def unit(self) -> str:
@@ -51,8 +51,8 @@ _CLASSES: Mapping[str, JobClass] = {kind.name.lower().replace("_", "-"): kind fo
 
 
 def prepare(scenario: Scenario, progress: Progress = nobody) -> Ground:
-    """Read the trace or make the jobs, and set up the machine. `progress` is called with the MiB of the trace that have
-    been read.
+    """Read the trace or generate the jobs, and set up the machine. `progress` is called with the number of MiB of the
+    trace that have been read.
 
     Raise `BadTrace` or `BadScenario`.
     """
@@ -106,7 +106,7 @@ def run(
     baseline: Schedule | None = None,
     progress: Progress = nobody,
 ) -> ReplayOutcome:
-    """Replay with the scenario's agents, and for comparison without them, unless `baseline` is that replay.
+    """Replay the scenario with its agents, and for comparison without them, unless `baseline` already is that replay.
 
     `progress` is called with the number of replays that are done.
     """

@@ -38,8 +38,7 @@ class WorkloadSettings(SettingsTable):
     """The time after the first submission at which the replay stops. With `keep_waiting`, it counts from the
     beginning."""
     keep_waiting: int = Field(default=0, ge=0, le=MOST)
-    """The number of jobs that wait at any time, instead of the submissions in the trace, or 0 to submit jobs as in the
-    trace."""
+    """The number of jobs that are kept waiting at all times, or 0 to submit jobs at their times in the trace."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -74,7 +73,7 @@ class MachineSettings(SettingsTable):
     cores: int | None = Field(default=None, ge=1, le=MOST)
     """The cores of each node, by default 1."""
     allocation: Allocation | None = None
-    """The unit that jobs are given, by default whole nodes or, with `processors`, the pool."""
+    """The unit that jobs are given, by default whole nodes or, with `processors`, processors of the pool."""
     prefers_one: bool = False
     """True if, on shared nodes, a job goes to the first node that has room for all of it, and to several nodes only if
     there is none. By default a job is given the first free cores, wherever they are."""

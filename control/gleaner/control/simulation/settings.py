@@ -16,13 +16,13 @@ class SchedulerKind(StrEnum):
     """The rule by which regular jobs are chosen."""
 
     FCFS = "fcfs"
-    """Jobs start in order of submission. The first job that does not fit stops the others."""
+    """Jobs start in order of submission. The first job that does not fit blocks all jobs behind it."""
     EASY = "easy"
-    """The head of the queue has a reservation. Other jobs may overtake if they do not delay the head."""
+    """The head of the queue has a reservation. Other jobs can overtake the head if they do not delay it."""
     CONSERVATIVE = "conservative"
     """Every waiting job has a reservation."""
     PRIORITY = "priority"
-    """Jobs start by a linear sum of age, size and limit, like Slurm's multi-factor priority."""
+    """Jobs start in the order of a weighted sum of age, size and limit, like Slurm's multi-factor priority."""
     SFS = "sfs"
     """Simultaneous Fair-Share: users below their target throughput come first, then all others."""
     OMFS = "omfs"
@@ -30,12 +30,12 @@ class SchedulerKind(StrEnum):
 
 
 class Backfill(StrEnum):
-    """The behaviour of a walk down the priority list at the first job that does not fit."""
+    """The behaviour at the first job in the priority list that does not fit."""
 
     NONE = "none"
-    """The walk stops."""
+    """No job behind it starts."""
     EASY = "easy"
-    """The walk makes a reservation for that job, and continues with jobs that do not delay it."""
+    """That job is given a reservation, and jobs behind it start if they do not delay it."""
 
 
 class Migration(StrEnum):
@@ -115,7 +115,8 @@ class OmfsSettings(SettingsTable):
     """True if a job is never preempted before its quantum is over, so that a claim may have to wait. False if such a
     job can be preempted, but only after all others."""
     literal: bool = False
-    """True for Algorithm 1 exactly as it is printed, for study. By default, the text around it takes precedence."""
+    """True for Algorithm 1 of the paper exactly as printed, for studies. By default, the paper's text takes
+    precedence."""
     save: CostSettings = CostSettings()
     restore: CostSettings = CostSettings()
 
@@ -140,8 +141,8 @@ class SchedulerSettings(SettingsTable):
 
     kind: SchedulerKind = SchedulerKind.EASY
     decide_every_s: float = Field(default=0, ge=0)
-    """The interval of decisions, which are made at its multiples, or 0 for a decision whenever a job is submitted or
-    ends."""
+    """The interval between decisions, which are made at its multiples, or 0 for a decision whenever a job is submitted
+    or ends."""
     priority: PrioritySettings = PrioritySettings()
     sfs: ShareSettings = ShareSettings()
     omfs: OmfsSettings = OmfsSettings()
@@ -153,7 +154,7 @@ class AgentQueueSettings(SettingsTable):
 
     jobs: int | None = Field(default=None, ge=0, le=10**8)
     work_s: float = Field(default=0, ge=0)
-    """The total time that each job computes, on one of an agent's places."""
+    """The total time for which each job computes, in one of an agent's places."""
     memory_mib: float = Field(default=0, ge=0)
     """The memory of one job, which a save or a restore moves."""
 

@@ -10,7 +10,7 @@ from gleaner.control.slurm import run
 
 _FIELDS = ("UID", "Submit", "Eligible", "Start", "ConsumedEnergyRaw")
 _MOST_JOULES = 1e15
-"""For an unknown energy, Slurm prints a larger number than this."""
+"""If the energy is unknown, Slurm prints a number larger than this."""
 _JOULES_A_KWH = 3.6e6
 _LATE = 0.95
 
@@ -46,7 +46,7 @@ def accounted(begin_s: float, end_s: float, *, own: int, timeout_s: float) -> Ac
 
 
 def parse(lines: Iterable[str], *, begin_s: float, end_s: float, own: int) -> AccountedMonth:
-    """Return the sums over these lines. Unreadable lines are left out.
+    """Return the month's figures from these lines. Unreadable lines are left out.
 
     A job's waiting time begins at its submission, or at the time from which it can start, whichever is later.
 

@@ -17,8 +17,8 @@ ASK_SHARES = (
 _SHARE = re.compile(r"[0-9]{1,10}")
 ROOT = "root"
 AS_PARENT = "parent"
-"""The word that replaces the number if an account has no share of its own. Its users then share with those of its
-parent."""
+"""The word that Slurm prints instead of a number if an account has no share of its own. The account's users then share
+with those of the parent account."""
 
 
 def check_accounting(*, timeout_s: float) -> None:

@@ -1,4 +1,4 @@
-"""The part of a snapshot that provisioning uses: the agents' partition, and our agents there. Pure."""
+"""The part of a snapshot that provisioning uses: the agents' partition, and our agents there. This module is pure."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -16,7 +16,7 @@ _RUNNING = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING"
 def agents_view(snapshot: Snapshot, partition: str) -> Snapshot:
     """Return the nodes of the agents' partition and our agents. Raises `ClusterError` if Slurm knows no node there.
 
-    The view has no nodes if all of their records are unreadable.
+    The view has no nodes if the records of all nodes are unreadable.
     """
     nodes = {node.name: node for node in snapshot.nodes.values() if partition in node.partitions}
     if not nodes and not snapshot.gaps:

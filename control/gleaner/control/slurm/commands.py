@@ -1,4 +1,4 @@
-"""The command line that submits an agent, its batch script, and the agent's own command line. Pure.
+"""The command line that submits an agent, its batch script, and the agent's own command line. This module is pure.
 
 All options that are used exist in Slurm 22.05 and newer. All times are passed as UTC or as seconds since the epoch
 (`run.ENVIRONMENT`), so that daylight saving time cannot shift them.

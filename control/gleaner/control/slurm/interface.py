@@ -70,7 +70,7 @@ class Cluster(Protocol):
         ...
 
     def read_job(self, job: str) -> SlurmJob | None:
-        """Return the job, whichever user it belongs to, or None if the scheduler does not know it or has forgotten it.
+        """Return the job, whichever user owns it, or None if the scheduler does not know it or has forgotten it.
 
         The result is not cached.
         """
@@ -90,15 +90,15 @@ class Cluster(Protocol):
         ...
 
     def submit(self, request: AgentRequest, now_s: float) -> SchedulerId:
-        """Submit one agent under a name that was never used, and return its id.
+        """Submit one agent under a name that was never used before, and return its id.
 
         If the answer is lost, the agent is looked up. After any `ClusterError` except `ClusterRefused`, the scheduler
-        might have accepted the agent. Raises `ClusterRefused` if the scheduler would always refuse.
+        might have accepted the agent. Raises `ClusterRefused` if the scheduler would refuse the agent every time.
         """
         ...
 
     def withdraw(self, ids: Sequence[SchedulerId]) -> None:
-        """End these agents, whether they wait or run. An agent that has already ended is no error."""
+        """End these agents, whether they wait or run. It is not an error if an agent has already ended."""
         ...
 
     def vacate(self, agents: Sequence[str], *, gone_s: float) -> None:

@@ -1,7 +1,8 @@
-"""The part of a snapshot that entitlements use: the owners' partitions, their jobs, and our agents. Pure.
+"""The part of a snapshot that entitlements use: the owners' partitions, their jobs, and our agents. This module is
+pure.
 
-Slurm does not show directly what a waiting job needs, or whether more room would let it start. This module derives
-both.
+Slurm does not show directly which resources a waiting job needs, or whether more room would let it start. This module
+derives both.
 """
 
 import math
@@ -19,12 +20,13 @@ _NOT_READY = (
     *_LIMITS, "Dependency", "BeginTime", "JobArrayTaskLimit", "Licenses", "Reservation", "PartitionDown",
     "PartitionInactive", "PartitionTimeLimit",
 )  # fmt: skip
-"""If a job's reason begins with one of these, more room would not help it. Slurm does not show them for a held job."""
+"""If a job's reason begins with one of these texts, more room would not let it start. Slurm does not show such a reason
+for a held job."""
 _REQUEUE_WAIT_S = 600
 """A begin time at most this far ahead is ignored, because Slurm itself delays a requeued job by two minutes."""
 _BEYOND_AND_OR = frozenset("[]()*:")
 _CLASSES: dict[str, JobClass] = dict(zip(CLASSES, JobClass, strict=True))
-"""The classes by their names in comments. Both lists are in the same order."""
+"""The classes by their names in comments. `CLASSES` and `JobClass` list them in the same order."""
 
 
 def owners_view(snapshot: Snapshot, partitions: Sequence[str], *, agents: str) -> Snapshot:

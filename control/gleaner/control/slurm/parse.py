@@ -1,4 +1,5 @@
-"""The queries to `sinfo` and `squeue`, and the parsing of their answers into the records of `snapshot`. Pure.
+"""The queries to `sinfo` and `squeue`, and the parsing of their answers into the records of `snapshot`. This module is
+pure.
 
 Users can put any text into a name or a comment, including line ends. Therefore each query chooses a random word that
 ends each field. A line counts as a record only if it contains this word exactly once for each field. The fields that
@@ -105,7 +106,7 @@ def parse_job(answer: str, word: str, job: str) -> SlurmJob | None:
 
 
 def snapshot_of(nodes: Iterable[Record], jobs: Iterable[Record], *, own: int | None, read_s: float) -> Snapshot:
-    """Return the snapshot from these records, see `parse_tables`."""
+    """Return the snapshot from these records (see `parse_tables`)."""
     partitions: dict[str, set[str]] = {}
     once: dict[str, Record] = {}
     closed: dict[str, str] = {}

@@ -105,7 +105,7 @@ class SlurmCluster:
                 )
 
     def submit(self, request: AgentRequest, now_s: float) -> SchedulerId:
-        """See `Cluster.submit`. Waits if `submits_per_s` would be exceeded."""
+        """See `Cluster.submit`. This waits if `submits_per_s` would be exceeded."""
         self._pace()
         words = commands.submit(self._settings, request, now_s)
         script = commands.script(self._settings, self._logs, request)

@@ -1,8 +1,8 @@
 """The backend that reads nodes and our agents through PySlurm, and otherwise uses Slurm's programs.
 
 PySlurm is under the GPL and never imported here. Each poll runs a separate process that prints PySlurm's data. This is
-necessary because a call of PySlurm blocks its interpreter, and because Slurm's library ends its process if it rejects
-slurm.conf. From this program's environment, the process receives only PATH and SLURM_CONF.
+necessary because a call of PySlurm blocks the interpreter, and because Slurm's library ends the whole process if it
+rejects slurm.conf. From this program's environment, the process receives only PATH and SLURM_CONF.
 """
 
 import sys

@@ -13,7 +13,7 @@ ENVIRONMENT = {**SUBMIT_ENVIRONMENT, "SLURM_TIME_FORMAT": "%s"}
 """The environment of all other programs. It is not used for sbatch, because sbatch would pass the time format to the
 agent."""
 NO_ANSWER = "Slurm does not answer"
-"""The beginning of each message that reports a Slurm that does not answer."""
+"""The beginning of each message which reports that Slurm does not answer."""
 _SIGNS_OF_NO_ANSWER = (
     "unable to contact",
     "timed out",
@@ -45,7 +45,7 @@ _PREFIX = re.compile(r"^(?:\w+:? )?(?:error|fatal): (?:Batch job submission fail
 
 
 def run(words: Sequence[str], *, timeout_s: float, given: str = "", submits: bool = False) -> str:
-    """Run a program and return its output. `submits` is True for sbatch, see `SUBMIT_ENVIRONMENT`.
+    """Run a program and return its output. `submits` is True for sbatch (see `SUBMIT_ENVIRONMENT`).
 
     Raises `ClusterUnavailable` if Slurm does not answer, and `ClusterRefused` if it refuses.
     """

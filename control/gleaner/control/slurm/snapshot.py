@@ -64,7 +64,7 @@ class SlurmNode:
     states: frozenset[str]
     """Slurm's words in capitals, with each flag as a separate word, such as `IDLE` and `DRAIN`."""
     state: str = ""
-    """The state as Slurm's programs show it to people."""
+    """The state as Slurm's programs show it to users."""
     cpus: int = 0
     idle_cpus: int = 0
     memory_mib: int = 0
@@ -104,7 +104,7 @@ class SlurmJob:
     """One job, or one task of an array. A field that was not queried has its default value."""
 
     id: str
-    """The id as people write it, such as 4711, 4711_3 for a task of an array, or 4711+0 for a part of a heterogeneous
+    """The id as users write it, such as 4711, 4711_3 for a task of an array, or 4711+0 for a part of a heterogeneous
     job."""
     partitions: tuple[str, ...]
     """The job's partitions. There can be several only while the job waits."""

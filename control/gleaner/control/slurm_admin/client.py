@@ -14,7 +14,8 @@ class SlurmAdminClient:
     """A Slurm admin service that listens on the socket at this path. Each call is one connection. Several threads can
     use the client.
 
-    Every method can raise `ClusterRefused`, or `ClusterUnavailable`, for example if the service is not running.
+    Every method can raise `ClusterRefused` and `ClusterUnavailable`, the latter for example if the service is not
+    running.
 
     `epoch` returns control's current epoch. `submitted_s` is the submission time of the job as control has seen it.
     Another job with the same number is left alone.
@@ -34,7 +35,8 @@ class SlurmAdminClient:
         self._ask(do="alive", partitions=sorted(set(partitions)))
 
     def awake(self) -> None:
-        """Report that control is alive, so that the nodes that it drained stay drained. Entitlements can be off.
+        """Report that control is alive, so that the nodes that it drained stay drained. This does not require
+        entitlements to be on.
 
         Nodes stay drained for us only while this report is repeated.
         """

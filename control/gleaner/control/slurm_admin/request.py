@@ -1,9 +1,9 @@
 """The requests that control can send to the Slurm admin service, checked field by field.
 
-Pure: nothing here accesses the system. Each request is one JSON object in one line. Its fields are plain values within
-limits, and unknown fields are refused. Two fields are optional: `epoch`, the epoch of the leading control, and in a
-request about a job `submitted_s`, the job's submission time. The number alone is not enough, because it might belong to
-another job by now.
+The module is pure and does not access the system. Each request is one JSON object in one line. Its fields are plain
+values within limits, and unknown fields are refused. Two fields are optional: `epoch`, the epoch of the leading
+control, and, in a request about a job, `submitted_s`, the job's submission time. The job's number alone is not enough,
+because it might have been given to another job since.
 """
 
 import re
@@ -28,19 +28,19 @@ _PERSON = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@-]{{0,{LONGEST_PERSON - 1}}}\Z",
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """Report that control is alive and enforces entitlements in these partitions."""
+    """The report that control is alive and enforces entitlements in these partitions."""
 
     partitions: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Awake:
-    """Report that control is alive, so that its drained nodes are not resumed. Entitlements can be off."""
+    """The report that control is alive, so that its drained nodes are not resumed. Entitlements can be off."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Release a held job. With `top`, it comes before all others."""
+    """The request to release a held job. With `top`, the job comes before all others."""
 
     job: str
     top: bool
@@ -49,7 +49,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """Write the reason why a job is held."""
+    """The request to write the reason why a job is held."""
 
     job: str
     text: str
@@ -58,7 +58,7 @@ class Explain:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Hold again a job that was released and has not started."""
+    """The request to hold again a job that was released and has not started."""
 
     job: str
     submitted_s: int | None = None
@@ -66,7 +66,8 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """Requeue a preemptible job. It then waits, held, and starts from its beginning when it is released."""
+    """The request to requeue a preemptible job. The job then waits, held, and starts from its beginning when it is
+    released."""
 
     job: str
     submitted_s: int | None = None
@@ -74,7 +75,7 @@ class Requeue:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """Tell a checkpointable job to save itself. The job then requeues itself, held."""
+    """The request to tell a checkpointable job to save itself. The job then requeues itself, held."""
 
     job: str
     submitted_s: int | None = None
@@ -82,7 +83,7 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Drain these nodes, so that nothing new starts there."""
+    """The request to drain these nodes, so that nothing new starts there."""
 
     nodes: tuple[str, ...]
     by: str
@@ -90,7 +91,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Resume nodes that were drained by us."""
+    """The request to resume nodes that were drained by us."""
 
     nodes: tuple[str, ...]
 

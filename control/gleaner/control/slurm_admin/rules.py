@@ -1,7 +1,7 @@
 """The rules of the Slurm admin service: the commands for each request, and the refusals.
 
-Pure: facts go in, command lines come out. Jobs outside the owners' partitions, jobs of another class, holds that are
-not ours and nodes with another mark are refused, whatever control requests.
+The module is pure, and turns requests and facts into command lines. Jobs outside the owners' partitions, jobs of
+another class, holds that are not ours and nodes with another mark are refused, whatever control requests.
 
 A job that we hold has a mark in its AdminComment, which only administrators can write: `gleaner: ` and the reason why
 it waits. A job that we released has `gleaner: released`. The order of the commands matters. If the Slurm admin service
@@ -9,10 +9,10 @@ is killed between any two of them, it leaves a job that runs, or a job that is h
 leaves a held job that would not be released.
 
 A job is identified by the submission time that control sends. The same snapshot provides this time and all other facts
-for the decision. Slurm's programs identify a job only by its number, so between the snapshot and the command a job
-cannot be identified more exactly. One threat remains. Slurm forgets a job MinJobAge (usually 300 s) after its end, and
-numbers begin again after MaxJobId. If the Slurm admin service were suspended for that long between the snapshot and the
-command, just when the numbers begin again, it could act on another job.
+for the decision. Slurm's programs identify a job only by its number, so one threat remains. Slurm forgets a job
+MinJobAge (usually 300 s) after its end, and numbers begin again after MaxJobId. If the Slurm admin service were
+suspended for that long between the snapshot and the command, just when the numbers begin again, it could act on another
+job.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -108,7 +108,7 @@ def commands_for_job(request: JobRequest, job: SlurmJob, settings: SlurmAdminSet
             return [_marked_as_waiting(job), ("scontrol", "requeuehold", job.id)]
         case Signal():
             _check_running(job, CHECKPOINTABLE)
-            # The signal goes to the job's steps, because the batch shell would die of it. A job that requeues itself
+            # The signal goes only to the job's steps, because it would end the batch shell. A job that requeues itself
             # waits for us.
             return [_update(job, f"AdminComment={ASKED_TO_SAVE}"), ("scancel", "--signal=USR1", job.id)]
         case _:
@@ -141,7 +141,7 @@ def commands_for_nodes(
 
 
 def check_rate(wanted: int, drained: Sequence[tuple[float, int]], settings: SlurmAdminSettings, now_s: float) -> None:
-    """Raise `Refused` if draining `wanted` more nodes would exceed the limit for an hour.
+    """Raise `Refused` if draining `wanted` more nodes would exceed the hourly limit.
 
     `drained` contains the times of earlier drains, each with its number of nodes.
     """

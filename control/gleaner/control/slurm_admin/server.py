@@ -8,7 +8,7 @@ control's knowledge. It writes each action and each refusal as one line of JSON 
 
 A request carries the epoch of its control program. If the epoch is lower than an earlier one, that program no longer
 leads, and the request is refused. The highest epoch is stored in a file beside the heartbeat, so that it survives a
-restart. A request without an epoch is not compared, because a person has typed it.
+restart. A request without an epoch is not compared, because it comes from a person and not from a control program.
 """
 
 import argparse
@@ -44,7 +44,7 @@ Run = Callable[[rules.Command], str]
 
 
 class SlurmAdmin:
-    """The execution of requests, one after the other. Only heartbeats do not wait for their turn.
+    """The execution of requests, one after the other. Only heartbeats do not have to wait their turn.
 
     The settings are read again for each request, as slurmctld's script reads them for each job. Otherwise that script
     could hold jobs that this program refuses to release.
@@ -58,7 +58,7 @@ class SlurmAdmin:
         self._one_at_a_time = threading.Lock()
         self._epochs = Epochs(heartbeat.with_name(heartbeat.name + ".epoch"))
         self._drained: list[tuple[float, int]] = []
-        """The times of the drains within the last hour, each with its number of nodes. A restart forgets them."""
+        """The times of the drains within the last hour, each with its number of nodes. They are lost at a restart."""
 
     def do(self, asked: request.Request, now_s: float, epoch: int | None = None) -> list[rules.Command]:
         """Execute a request, and return the commands that were run.
@@ -134,7 +134,8 @@ class Epochs:
 
 
 def for_nodes(heartbeat: Path) -> Path:
-    """Return the file of the heartbeat for drained nodes only. While only this heartbeat is written, no job is held."""
+    """Return the file of the heartbeat for drained nodes only. As long as only this heartbeat is written, no job is
+    held."""
     return heartbeat.with_name(heartbeat.name + ".nodes")
 
 

@@ -45,7 +45,7 @@ class SlurmAdminSettings:
     fresh_for_s: float = 60
     dead_after_s: float = 300
     drain_at_most: float = 20
-    """The greatest number of nodes that are drained by us at one time."""
+    """The greatest number of nodes that we keep drained at any one time."""
     drains_per_hour: float = 100
     """The greatest number of nodes that we drain in an hour, including those that have already been resumed."""
 

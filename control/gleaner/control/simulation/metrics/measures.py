@@ -1,8 +1,8 @@
 """The figures of a replay, which show its effect on the cluster and the users. docs/simulate/reference.md has the
 formulas.
 
-Node time is measured in a window, by default from the first submission to the last, because no work arrives after that
-and the machine empties. Jobs that were submitted in the window count, whenever they ran.
+Node time is measured in a window, by default from the first submission to the last, because afterwards no work arrives
+and the machine only empties. A job counts if it was submitted in the window, whenever it ran.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from gleaner.control.simulation.metrics.node_time import UnitTime, between, jain
 from gleaner.control.simulation.model import Codes, Counts, Schedule, Seconds
 
 TAU_S = 10.0
-"""In a bounded slowdown, a shorter run time counts as this one (Feitelson et al., JSSPP 1997)."""
+"""The least run time in a bounded slowdown. A shorter one counts as this one (Feitelson et al., JSSPP 1997)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Waits of the regular jobs that started, and bounded slowdowns of those that ended. A figure without jobs is
-    None."""
+    """Waits of the regular jobs that started, and bounded slowdowns of those that ended. A figure is None if there are
+    no such jobs."""
 
     jobs: int
     mean_s: float | None
@@ -69,8 +69,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class SizeClass:
-    """The regular jobs of `smallest` to `largest` units, with their waits and their waits without agents
-    (`baseline`)."""
+    """The regular jobs of `smallest` to `largest` units, with their waits with agents and without them (`baseline`)."""
 
     smallest: int
     largest: int
@@ -109,7 +108,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class OwnerFigures:
-    """The number of a user's or a group's regular jobs that started, and the unit time that they computed in the
+    """The number of regular jobs of a user or a group that started, and the unit time for which they computed in the
     window."""
 
     name: str
@@ -134,7 +133,7 @@ class Measures:
     started: int
     finished: int
     effective_load: float
-    """The unit time that regular jobs and agents computed and kept, without saves and restores."""
+    """The unit time that regular jobs and agents spent on work that was not lost, without saves and restores."""
     regular_load: float
     """The unit time that regular jobs held, including their saves and restores."""
     idle: float
@@ -143,7 +142,7 @@ class Measures:
     lost: float
     parts: Parts
     nodes_full: float
-    """Shares of the nodes' time. A node that an agent holds is full. Nodes can be partly used only if jobs share
+    """Shares of the nodes' time. A node that an agent holds counts as full. Nodes can be partly used only if jobs share
     nodes."""
     nodes_mixed: float
     nodes_empty: float
@@ -162,8 +161,8 @@ class Measures:
     users: tuple[OwnerFigures, ...]
     groups: tuple[OwnerFigures, ...]
     jain_users: float | None
-    """Jain's index of the users' computed unit time, which is 1 if all users had the same, and 1/n if one of n had
-    all."""
+    """Jain's index of the users' computed unit time, which is 1 if all users had the same amount, and 1/n if one of n
+    users had everything."""
     jain_groups: float | None
     effect: Effect | None = None
 
@@ -293,8 +292,8 @@ def _waits(schedule: Schedule, chosen: NDArray[np.bool_]) -> Waits:
 
 
 def _size_classes(schedule: Schedule, baseline: Schedule | None, chosen: NDArray[np.bool_]) -> tuple[SizeClass, ...]:
-    """Return the size classes 1, 2 to 4, 5 to 16 and so on, each ending at four times the one before. Classes without
-    jobs are left out."""
+    """Return the size classes 1, 2 to 4, 5 to 16 and so on, each of which ends at four times the end of the class
+    before. Classes without jobs are left out."""
     machine, processors = schedule.machine, schedule.workload.processors
     units = machine.units_asked(processors) if machine.is_uniform else processors
     tops = [1]
@@ -313,7 +312,8 @@ def _size_classes(schedule: Schedule, baseline: Schedule | None, chosen: NDArray
 def _owners(
     schedule: Schedule, window: Window, names: Sequence[str], owner: Codes, chosen: NDArray[np.bool_]
 ) -> tuple[OwnerFigures, ...]:
-    """Return the owners with jobs that were submitted or computed, sorted by their unit time and then by name."""
+    """Return the owners whose jobs were submitted or computed in the window, sorted by their unit time and then by
+    name."""
     jobs = schedule.jobs
     begins = np.clip(jobs.start_s + jobs.restore_s, window.begin_s, window.end_s)
     ends = np.clip(jobs.end_s - jobs.save_s - jobs.lost_s, window.begin_s, window.end_s)

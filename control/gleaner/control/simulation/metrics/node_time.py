@@ -34,8 +34,8 @@ def between(stretches: Stretches, begin_s: float, end_s: float) -> UnitTime:
 
 
 def _sum(amounts: Seconds) -> Any:
-    """Return the sum, always added in the same order. A dot product might be split differently on a machine with more
-    cores."""
+    """Return the sum of the amounts, which are always added in the same order. A dot product might be split differently
+    on a machine with more cores."""
     return np.sum(amounts)
 
 
@@ -75,7 +75,8 @@ def _past(at_s: Seconds, weight: Seconds, edges_s: Seconds) -> Seconds:
 
 
 def jain(got: Sequence[float]) -> float | None:
-    """Return Jain's index of fairness, which is 1 if all owners had the same, and 1/n if one of n had everything.
+    """Return Jain's index of fairness, which is 1 if all owners had the same amount, and 1/n if one of n had
+    everything.
 
     (sum x)^2 / (n sum x^2) (Jain, Chiu and Hawe, "A Quantitative Measure of Fairness and Discrimination for Resource
     Allocation in Shared Computer Systems", DEC-TR-301, 1984). Here x is the amount that an owner had. The index is None
@@ -95,7 +96,7 @@ FULL, MIXED, EMPTY = range(3)
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """Shares of the nodes' time, whose sum is 1. A node that an agent holds is full."""
+    """Shares of the nodes' time, whose sum is 1. A node that an agent holds counts as full."""
 
     full: float
     mixed: float

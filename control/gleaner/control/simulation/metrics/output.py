@@ -1,4 +1,5 @@
-"""The output of a run or a comparison, as tables for people, all figures for programs, and the schedule as CSV."""
+"""The output of a run or a comparison, namely tables for users, all figures as JSON for programs, and the schedule as
+CSV."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -50,7 +50,7 @@ class Table:
 
 
 def number(value: float | None, digits: int = 1) -> str:
-    """Return a figure as text with separated thousands, or an empty text for None.
+    """Return a figure as text with commas between thousands, or an empty text for None.
 
     >>> number(12345.678), number(3.0, 0), number(None)
     ('12,345.7', '3', '')
@@ -68,7 +68,7 @@ def shortest(value: float) -> str:
 
 
 def percent(share: float | None, digits: int = 2) -> str:
-    """Return a share of 1 as a percentage, or an empty text for None.
+    """Return a fraction as a percentage, or an empty text for None.
 
     >>> percent(0.98765)
     '98.77 %'

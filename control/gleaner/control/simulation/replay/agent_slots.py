@@ -1,4 +1,5 @@
-"""Agents one by one, with the work of each place of each agent, so that completions and nodes are exact. Compiled.
+"""The simulation of each agent separately, with the work in each of its places, so that completions and nodes are
+exact. This module is compiled.
 
 Jobs differ only in their remaining work. As in live control, saved jobs come before new jobs, and within each kind the
 lowest number comes first. A place whose job is complete takes the next job if at least the shortest slice is left. An
@@ -25,7 +26,7 @@ def waiting(layer: AgentLog, finite: Finite) -> int:
 
 @inner
 def past(layer: AgentLog, finite: Finite, shadow_s: float) -> int:
-    """Return the number of nodes that agents hold past that instant."""
+    """Return the number of nodes that agents hold past the shadow time."""
     nodes = 0
     for at in range(layer.state[0].last):
         if finite.slots[finite.slots[at].order].end_s > shadow_s:
@@ -56,7 +57,7 @@ def next_s(layer: AgentLog, finite: Finite) -> float:
 
 @inner
 def advance(layer: AgentLog, finite: Finite, now_s: float) -> None:
-    """Carry out everything that is due by now. Freed nodes are recorded in `layer.freed`."""
+    """Carry out everything that is now due. Freed nodes are recorded in `layer.freed`."""
     stock, groups = finite.stock[0], finite.groups
     stock.is_stale = True
     stock.latest_s = now_s
@@ -163,7 +164,7 @@ def _begin_due(layer: AgentLog, finite: Finite, now_s: float) -> None:
 
 @inner
 def _begin_s(layer: AgentLog, finite: Finite, group: int) -> float:
-    """Return the time at which the agents of a group have to begin to save, given the number of their jobs now."""
+    """Return the time at which the agents of a group have to begin to save, given the present number of their jobs."""
     save_s = save_seconds(layer, int(finite.groups[group].busy))
     return float(finite.groups[group].end_s) - float(layer.rules[0].margin_s) - save_s
 
@@ -282,7 +283,7 @@ def _log(layer: AgentLog, finite: Finite, at: int, now_s: float) -> None:
 
 @inner
 def _return_job(layer: AgentLog, finite: Finite, job: int) -> None:
-    """Make the job wait again, among the saved jobs or before all new jobs."""
+    """Make the job wait again, either among the saved jobs or ahead of all new jobs."""
     state, stock = layer.state[0], finite.stock[0]
     size = int(state.saved) + int(stock.returned)
     if finite.jobs[job].is_saved:

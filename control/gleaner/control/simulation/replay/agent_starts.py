@@ -1,20 +1,21 @@
-"""Agents on idle nodes, and the times at which they start, end and are vacated. Compiled, and called by every
-discipline.
+"""Agents on idle nodes, and the times at which they start, end and are vacated. This module is compiled, and every
+discipline calls it.
 
-`array_policies.agents_to_start` decides how many agents start. A loop has to do the following:
+`array_policies.agents_to_start` decides how many agents start. The rules for a loop are as follows:
 
 - The loop's next instant is at most `next_s`. At that instant `release` frees nodes, and a decision is due.
-- For a regular scheduler, an agent is running work with a known end. With preemption, the scheduler does not see
+- A regular scheduler sees an agent as running work with a known end. With preemption, the scheduler does not see
   agents. The loop decides as if the agents' nodes were free, starts the jobs that fit on nodes which are really free,
   and owes the other jobs their nodes.
 - After all regular decisions of an instant, `decide` vacates agents for the owed nodes, and starts new agents where
   they delay no promise. If nothing is promised, no agent should start while the first job waits only for agents.
-  Otherwise agents could follow each other on the job's nodes and keep it waiting permanently.
-- The loop pauses to have the log enlarged before it is full (`is_full`), and calls `close` at its end.
+  Otherwise one agent after another could take the job's nodes and keep it waiting permanently.
+- Before the log is full (`is_full`), the loop pauses so that the log can be enlarged. At its end, the loop calls
+  `close`.
 
-Agents that start together are one entry with a count, so that a machine full of agents costs no more than one agent.
-Both the starts and the ends of entries are in ascending order, because agents that started first end first. With a
-finite queue, the work of each agent matters, so `agent_slots` is used instead.
+Agents that start together are one entry with a count, so that a machine full of agents takes no longer to simulate than
+one agent. Both the starts and the ends of entries are in ascending order, because agents that started first end first.
+With a finite queue, the work of each agent matters, so `agent_slots` is used instead.
 
 In each slice, the jobs are restored unless they are new, then compute, and are saved before the end. All agents that
 end at one instant save together, and begin as early as the number of saves requires. An agent that starts later than
@@ -79,8 +80,8 @@ def held_past(layer: AgentLog, finite: Finite | None, at_s: float) -> int:
 
 @inner
 def release(layer: AgentLog, finite: Finite | None, now_s: float) -> int:
-    """Free the nodes of agents that end by now, and return the number of units. `layer.freed` has their expected
-    ends."""
+    """Free the nodes of agents that have ended by now, and return the number of freed units. Their expected ends are in
+    `layer.freed`."""
     state = layer.state[0]
     state.freed = 0
     if state.wake_s <= now_s:
@@ -160,8 +161,9 @@ def close(layer: AgentLog, finite: Finite | None, stop_s: float) -> None:
 def _vacate(layer: AgentLog, now_s: float, needed: int) -> None:
     """Make this many more agents leave.
 
-    The agents that end first leave first, and among these the ones that started first. Their save is due soonest
-    anyway, and they have gained most from their restore. An agent that ends before it could be saved is left alone.
+    The agents that end first leave first and, among those with the same end, the ones that started first. Their save is
+    due soonest anyway, and they have gained most from their restore. An agent that ends before it could be saved is
+    left alone.
     """
     rules, state, entries = layer.rules[0], layer.state[0], layer.entries
     entry = int(state.first)
@@ -280,10 +282,10 @@ def _enter(layer: AgentLog, now_s: float, end_s: float, nodes: int) -> None:
 
 @inner
 def _begin_s(layer: AgentLog, first: int) -> float:
-    """Return the time at which the agents that end together with this entry begin to save. It must be the first of
-    them.
+    """Return the time at which the agents that end together with this entry begin to save. The entry must be the first
+    of them.
 
-    The agents begin as soon as those that have started by then must begin. An agent that starts later finds them
+    They all begin as soon as those that have already started have to begin. An agent that starts later finds them
     saving.
     """
     rules, entries = layer.rules[0], layer.entries
@@ -324,8 +326,8 @@ def _end_first_group(layer: AgentLog) -> None:
 
 @inner
 def _spend(layer: AgentLog, at: int, nodes: int, end_s: float, begin_s: float) -> int:
-    """Log the work of this many agents of the entry until their end. Return the number of nodes whose jobs return as
-    saved."""
+    """Log the work of this many agents of the entry until their end. Return the number of nodes whose jobs wait again
+    as saved jobs."""
     entry = layer.entries[at]
     start_s = float(entry.start_s)
     begin_s = max(begin_s, start_s)

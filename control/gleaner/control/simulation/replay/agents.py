@@ -35,10 +35,11 @@ machine's units that one agent takes. With `on_nodes`, a slot is the node with t
 leave are chosen by node."""
 _STATE = record_type(integers="first last running leaving coming leavings freed logged saved", floats="wake_s")
 """The current entries begin at `first` and end before `last`. With a finite queue, `last` is the number of slots in
-use. `running` and `leaving` are the numbers of nodes whose agents stay and have to leave. `coming` is the number of
-leaving nodes in the first entries, whose agents end early enough anyway. `leavings`, `freed` and `logged` are the
-numbers of entries in the arrays `leavings`, `freed` and `log`. `saved` is the number of waiting saved jobs or, with an
-endless queue, of the nodes that they fill. `wake_s` is the time at which agents can start although nothing ends."""
+use. `running` is the number of nodes whose agents stay, and `leaving` the number of those whose agents have to leave.
+`coming` is the number of leaving nodes in the first entries, whose agents end early enough anyway. `leavings`, `freed`
+and `logged` are the numbers of entries in the arrays `leavings`, `freed` and `log`. `saved` is the number of waiting
+saved jobs or, with an endless queue, of the nodes that they fill. `wake_s` is the time at which agents can start
+although nothing ends."""
 _ENTRY = record_type(integers="nodes", floats="start_s end_s restore_s begin_s", flags="was_saved")
 """`was_saved` is True if the entry's jobs must be restored. `begin_s` is the time at which its save began. It is
 infinite until it is computed."""
@@ -56,8 +57,8 @@ _SLOT = record_type(
 """`order` is indexed by position, not by slot. It lists the slots in use, sorted by the starts of their agents,
 followed by the free ones. `busy` is the number of places with a job, and `computing` the number that compute. `begin_s`
 is the time at which the slot's save began. It is infinite before that. `speed` is that of the node. At least one place
-has computed since `since_s`, and `computed_s` is the time computed before. `is_wanted` is True if a job will have this
-node."""
+has computed since `since_s`, and `computed_s` is the computing time before that. `is_wanted` is True if a job will have
+this node."""
 _PLACE = record_type(integers="job", floats="since_s due_s", flags="is_restoring")
 """`since_s` is the time at which the job began to compute, and `due_s` the time at which it will be restored or
 complete."""
@@ -66,8 +67,8 @@ _JOB = record_type(floats="left_s end_s", flags="is_saved")
 
 
 class AgentLog(NamedTuple):
-    """The state of all agents, which every loop passes to `agent_starts`. It is replaced by None if there are no
-    agents."""
+    """The state of all agents, which every loop passes to `agent_starts`. If there are no agents, None is passed
+    instead."""
 
     rules: RecordArray
     """One record: `AgentSettings` as numbers."""
@@ -87,7 +88,7 @@ class AgentLog(NamedTuple):
 class Finite(NamedTuple):
     """The state of each agent and of each job, for `agent_slots`.
 
-    It is replaced by None if the queue is endless and nodes are only counted, because then the work of a single agent
+    None is used instead if the queue is endless and nodes are only counted, because then the work of a single agent
     does not matter.
     """
 
@@ -169,7 +170,7 @@ def larger_log(layer: AgentLog) -> AgentLog:
 def layer_of(
     agents: AgentSettings | None, machine: Machine, *, on_nodes: bool = False
 ) -> tuple[AgentLog | None, Finite | None]:
-    """Return the layer before anything has started, or None if there are no agents or no work for them.
+    """Return the layer in its initial state, or None if there are no agents or no work for them.
 
     Also return the state of each agent, which is None if the queue is endless and nodes are only counted.
     """

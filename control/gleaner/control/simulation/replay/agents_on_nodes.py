@@ -21,7 +21,8 @@ from gleaner.control.simulation.settings import AgentSettings
 
 agent_end = inner(provisioning.agent_end)
 NOT_LENT, LEAVING, STAYING = range(3)
-"""The values of a node's `lent`, if no agent there can be told to leave, if one leaves already, or if one stays."""
+"""The values of a node's `lent` if it has no agent that can be told to leave, if its agent is already leaving, and if
+its agent stays."""
 
 
 def layer_on(machine: Machine, agents: AgentSettings | None, book: Ledger) -> tuple[AgentLog | None, Finite | None]:
@@ -129,7 +130,7 @@ def _is_on(book: Ledger, node: int, level: int) -> bool:
 
 def agents_told(book: Ledger, layer: AgentLog | None, machine: Machine, stop_s: float) -> Stretches:
     """Return each agent's stretch on its node. In the log of these agents, the field for the number of nodes contains
-    the node."""
+    the number of the node."""
     ours = stretches(layer, stop_s)
     node = book.nodes["number"][ours.units]
     units = np.ones_like(node) if machine.allocation is Allocation.NODES else machine.node_cores[node]

@@ -248,7 +248,7 @@ def priorities(  # noqa: PLR0912, PLR0917 - one search for a job and its nodes; 
 
     Targets are tried from the highest priority down, and for each target priority the jobs from the lowest priority up.
     Among the jobs of one priority, the largest that fits in the idle cores of the target priority migrates. If several
-    are equally large, the first one does. The job is placed by first fit.
+    are equally large, the first one migrates. The job is placed by first fit.
 
     `priority` is the priority of each node, and `job_priority` the highest priority among the nodes of each job. See
     `compaction` for `spreads`.

@@ -1,7 +1,7 @@
 """Backfilling, which chooses the waiting jobs that start now, and the jobs behind them that can overtake them.
 
-The functions are pure. They take numbers of units (nodes or processors) and times, and answer with positions in the
-queue. Each is a plain function over NumPy arrays, which can be called directly or compiled.
+The functions are pure. They take numbers of units (nodes or processors) and times, and return positions in the queue.
+Each is a plain function over NumPy arrays, which can be called directly or compiled.
 
 EASY gives a reservation to the first waiting job that does not fit. The job's shadow time is the time at which enough
 running jobs have ended if all of them run to their limits. A later job can start at once if it ends by then, or if it
@@ -108,7 +108,7 @@ def insert(line: Timeline, at: int, at_s: float, units: int) -> None:
     """Insert an entry at this place.
 
     The indices are unsigned, and each array has a separate loop. An index that might be negative would keep the
-    compiler from shifting many entries at a time, which is four times slower for 600 entries.
+    compiler from shifting many entries at a time, and 600 entries would take four times as long.
     """
     one, low, entry = np.uint64(1), np.uint64(at), np.uint64(line.size[0])
     while entry > low:
@@ -274,8 +274,8 @@ def conservative(  # noqa: PLR0912, PLR0915 - as above
     apart from starts on the units in `ended`. Infinity is always valid.
 
     `profile` has the units that are free from each step to the next, if running work ends as expected and every job
-    keeps its promise. After the last step, all units are free. The first step is not after `now_s`. The profile changes
-    with the promises, so there must be room for two more steps for each job and each end.
+    keeps its promise. After the last step, all units are free. The first step is at `now_s` or earlier. The profile
+    changes with the promises, so there must be room for two more steps for each job and each end.
 
     `ended` has the expected ends of the work that has ended by now, in any order, and its units.
     """

@@ -6,7 +6,7 @@ promise is due starts.
 
 Agents start where they delay no promise. In the schedule, agents are work with a known end. With preemption, agents are
 not in the schedule, and a job that is due waits until the agents on its nodes are saved. A later job that was promised
-the first job's units then also waits, for as long as the saves took.
+the first job's units is then also delayed, by the duration of the saves.
 """
 
 from typing import Any, NamedTuple
@@ -48,7 +48,7 @@ class ByPromise(NamedTuple):
 
 
 def by_promise(ledger: UnitLedger, from_s: float) -> ByPromise:
-    """Return the queue before anything was submitted, with a profile in which all units are free from `from_s` on.
+    """Return the queue in its initial state, with a profile in which all units are free from `from_s` on.
 
     The arrays are large enough that none has to grow. The operating system allocates only the parts that are used.
     """

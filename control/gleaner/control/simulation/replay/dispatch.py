@@ -20,7 +20,7 @@ def replay(
     until_s: float | None = None,
     keep_waiting: int = 0,
 ) -> Schedule:
-    """Return the schedule of the workload's jobs, and of agents between them, on this machine.
+    """Return the schedule of the workload's jobs and of the agents on this machine.
 
     The replay stops at `until_s`. Work that ends at that instant has ended, but nothing starts and no decision is made.
     With `keep_waiting`, the times of submission are ignored. Instead, from time 0 on, a job enters the queue whenever

@@ -1,4 +1,4 @@
-"""A heap of running jobs in the order of their ends. Compiled.
+"""A heap of running jobs in the order of their ends. This module is compiled.
 
 The caller owns the arrays and must make them large enough. One entry for each unit of the machine suffices.
 """

@@ -96,7 +96,7 @@ def _least(values: Counts | Seconds, nothing: float) -> Any:
 def by_rank(ledger: UnitLedger, request: ReplayRequest) -> InOrder:
     """Return the queue in its initial state, before any submission.
 
-    Raise `BadScenario` if someone with a target is not among the workload's users, or if no user has a target.
+    Raise `BadScenario` if a user with a target is not in the workload, or if no user has a target.
     """
     workload, scheduler, weights = request.workload, request.scheduler, request.scheduler.priority
     if scheduler.kind is Kind.SFS:

@@ -1,6 +1,8 @@
-"""The ledger of a replay on nodes, with running and ended work, free cores, and the choice of a job's nodes. Compiled.
+"""The ledger of a replay on nodes, with running and ended work, free cores, and the choice of a job's nodes. This
+module is compiled.
 
-Each table is one array of records. So only a few arrays are passed between functions, which keeps compilation short.
+Each table is one array of records, so that only a few arrays are passed between functions, which keeps compilation
+short.
 
 Nodes are chosen by first fit, in the order of their priority and then of their number. All nodes of one priority are a
 level, like the nodes of one Slurm partition. A job goes to the highest level that has room for the whole job. Only a
@@ -39,8 +41,8 @@ RANGES = record_type(integers="node nodes cores")
 RUNNING = record_type(integers="stretch", floats="time_s")
 
 BY_END, BY_LIMIT, BY_JOB = range(3)
-"""The orders in which running stretches are kept. The last is by job number, which means by age. Agents are only in the
-second."""
+"""The orders in which running stretches are kept. The last order is by job number, which is the order of age. Agents
+are listed only in the second."""
 LENT = 4
 """The index in `many` of the number of nodes that are lent to agents."""
 NO_JOB = -1
@@ -58,7 +60,7 @@ class Ledger(NamedTuple):
     ranges: Table
     running: Table
     """One row for each order, in descending order. So the next stretch to end is the last entry and can be removed
-    without a shift."""
+    without shifting the others."""
     many: Counts
     """The number of entries in each row of `running`, the number of stretches, and the number of lent nodes."""
 
@@ -105,7 +107,7 @@ def has_room(book: Ledger) -> bool:
 def settle(book: Ledger, stretch: int) -> None:
     """Begin a new stretch, by adding it to each order and taking its cores. If the stretch is over, undo both.
 
-    One function does both for all orders, because a function is compiled again into each of its callers.
+    One function does all this for all orders, because a function is compiled again for each of its callers.
     """
     row = book.stretches[stretch]
     is_over = row["is_over"] == 1
@@ -211,9 +213,9 @@ def first_with_room(book: Ledger, level: int, processors: int) -> int:
 def choose(book: Ledger, level: int, processors: int, whole: bool, on_one: int) -> tuple[int, float]:
     """Choose the nodes of a job by first fit on a level that has room. With `whole`, take all cores of each node.
 
-    Nodes with agents are chosen last, those whose agents leave already before the others. `on_one` is a node with room
-    for the whole job to which the job must go, or -1. The chosen ranges are written after those of the last stretch.
-    Return the end of the chosen ranges, and the speed of the slowest node.
+    Nodes with agents are chosen last and, among these, first those whose agents are already leaving. `on_one` is a node
+    with room for the whole job to which the job must go, or -1. The chosen ranges are written after those of the last
+    stretch. Return the end of the chosen ranges, and the speed of the slowest node.
     """
     is_one = level < len(book.levels) - 1
     begin = on_one if on_one >= 0 else book.levels[level]["lowest"] if is_one else 0

@@ -51,10 +51,10 @@ class Discipline(NamedTuple, Generic[Book]):
     next_end_s: Callable[[Book], float]
     """Return the time at which the next job ends or frees units in another way, which is infinite if none does."""
     is_needed: Callable[[Book, Any, AgentLog], bool]
-    """Return True if the agents must continue because jobs wait for them, although no job runs and no more jobs will
-    come."""
+    """Return True if the agents must continue because jobs wait for their nodes, although no job runs and no more jobs
+    will come."""
     free: Callable[[Book, Any, AgentLog | None, Finite | None], bool]
-    """End the jobs that end by now, and the agents if `agents_s` is due. Return True if a decision is due."""
+    """End the jobs whose end has come, and the agents if `agents_s` is due. Return True if a decision is due."""
     enter: Callable[[Book, Any, int, AgentLog | None], bool]
     """Add a job to the queue. Return True if a decision is due."""
     decide: Callable[[Book, Any, AgentLog | None, Finite | None], None]

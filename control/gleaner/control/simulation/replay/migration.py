@@ -1,4 +1,5 @@
-"""The migration of a running job. The policy chooses it, and this module writes it to the ledger. Compiled."""
+"""The migration of a running job. The policy chooses it, and this module records it in the ledger. The code is
+compiled."""
 
 import numpy as np
 

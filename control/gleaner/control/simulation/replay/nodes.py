@@ -29,9 +29,9 @@ from gleaner.control.simulation.replay.request import ReplayRequest
 from gleaner.control.simulation.settings import Backfill, CostSettings, Migration, SchedulerKind
 
 _STATE = record_type(integers="first last refused head", floats="moved_s")
-"""The state besides the clock. `moved_s` is the end of the last migration. `first` and `last` are the first and the
-last job in the queue. `refused` is the last job that was refused since cores were freed, and `head` the first one that
-was refused. Both are -1 if there is none."""
+"""The state of the replay besides the clock. `moved_s` is the end of the last migration. `first` and `last` are the
+first and the last job in the queue. `refused` is the last job that was refused since cores were freed, and `head` the
+first one that was refused. Both are -1 if there is none."""
 
 
 class NodeRules(NamedTuple):
@@ -238,8 +238,8 @@ def _start_agents(on: OnNodes, clock: Any, layer: AgentLog, finite: Finite, begi
 
 @inner
 def _start_jobs(on: OnNodes, clock: Any) -> None:  # noqa: PLR0915 - one function, or it is compiled twice
-    """Start the jobs that can start now, first from the head of the queue while it fits, then the jobs that can
-    overtake it.
+    """Start the jobs that can start now, first those at the head of the queue as long as they fit, then those that can
+    overtake the head.
 
     With EASY, a job can overtake the head if it ends by the head's shadow time, or if it leaves the head enough cores
     on the level where the head will start. A job that is given nodes with agents has a claim, and waits.

@@ -6,8 +6,8 @@ preempted.
 
 A decision tries every waiting job, as in the listing's endless loop (lines 14 to 17). A decision is made when a job is
 submitted or ends, when units are freed, or when a job has run for a quantum while a claim waits. Between such instants,
-no answer changes. A job that is preempted in a decision is not tried again before the end of the current walk over the
-queue.
+no decision would change. A job that is preempted in a decision is not tried again before the end of the current walk
+over the queue.
 
 The event loop is the one in `loop`. Promised units need no further decision, because the claim's job starts when its
 units are free.
@@ -44,7 +44,7 @@ _START = array_policies.START
 _VACATE = array_policies.VACATE
 _WAIT = array_policies.WAIT
 _STRETCHES = 1000
-"""The largest mean number of stretches per job. Beyond it, a replay that would not end otherwise is stopped."""
+"""The largest mean number of stretches per job. A replay that exceeds it is stopped, because it might never end."""
 _NOBODY = 2**62
 """A number of units that is larger than any claim's."""
 
@@ -55,8 +55,8 @@ def run(request: ReplayRequest) -> Schedule:
     A non-preemptible job never starts if it is larger than its owner's entitlement.
 
     Raise `BadScenario` if a group with an entitlement is not in the workload, if no job can ever start, or if jobs
-    preempt each other without end. With agents, the listing leads to the last case, because it preempts jobs that still
-    restore, and agents cause one decision after another.
+    preempt each other without end. With agents, the listing leads to the last case, because it preempts jobs that are
+    still being restored, and agents cause one decision after another.
     """
     workload, machine, settings = request.workload, request.machine, request.scheduler.omfs
     state = states.at_first(workload, machine, settings, entitled_units(workload, machine, settings))
@@ -81,8 +81,8 @@ def run(request: ReplayRequest) -> Schedule:
 
 
 def entitled_units(workload: Workload, machine: Machine, settings: OmfsSettings) -> Counts:
-    """Return the entitlement of each of the workload's groups, which is its share of the units, rounded down (line
-    22)."""
+    """Return the entitlement of each of the workload's groups, which is its share of the units, rounded down (line 22
+    of the listing)."""
     refuse_strangers("group", settings.percent, workload.groups, workload.name)
     if not any(settings.percent.values()):
         raise BadScenario("omfs needs entitlements: --set scheduler.omfs.percent.GROUP=PERCENT")
@@ -213,7 +213,8 @@ def _next_quantum_s(state: OmfsState, quantum_s: float, now_s: float) -> float:
 
 @part
 def _walk(state: OmfsState, now_s: float, layer: AgentLog | None) -> bool:
-    """Decide on the claims until they preempt no more jobs, then on the other jobs. The listing does not separate them.
+    """Decide on the claims until they preempt no more jobs, then on the other jobs. The listing does not separate
+    claims from other jobs.
 
     If a claim must wait, other claims of the same or a larger size must wait as well. Among the other jobs, those that
     need more than the idle units are refused without a decision, while the listing tries every job. Return True if the

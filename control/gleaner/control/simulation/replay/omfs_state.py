@@ -1,4 +1,5 @@
-"""The states of jobs (waiting, running, being saved, or promised units), and the steps between these states. Compiled.
+"""The states of jobs (waiting, running, being saved, or promised units), and the steps between these states. This
+module is compiled.
 
 A victim that can be saved holds its units while it is saved, and then waits again in its place in the queue. When the
 victim starts again, it first restores and then computes the remaining work. A victim that is killed frees its units at
@@ -30,8 +31,8 @@ _COUNTS = record_type(integers="idle waiting back running saving claims stretche
 """The idle units, the number of entries in each list (`back` is that of `again`), and the number of saves of jobs so
 far."""
 _COST = record_type(floats="constant_s node_s shared_s")
-"""The parts of `CostSettings.seconds`, namely the constant, the time through the node, and the time on the shared
-storage."""
+"""The parts of `CostSettings.seconds`, namely the constant, the time at the node's bandwidth, and the time at the
+shared storage's bandwidth."""
 _JOB = record_type(
     integers="units owner job_class",
     floats="submit_s left_s start_s end_s",
@@ -129,8 +130,8 @@ def hold(state: OmfsState, job: int, units: int) -> None:
 
 @inner
 def begin(state: OmfsState, job: int, now_s: float) -> None:
-    """Begin to run a job whose units are held. A saved job restores first, at the same time as all jobs that already
-    restore."""
+    """Begin to run a job whose units are held. A saved job is restored first, at the same time as all jobs that are
+    already being restored."""
     at = state.counts[0].running
     state.counts[0].running += 1
     restore_s = 0.0
@@ -317,7 +318,7 @@ def wait_again(state: OmfsState) -> None:
 
 @inner
 def end_due(state: OmfsState, now_s: float) -> bool:
-    """Free the units of jobs and saves that end by now. A saved job will wait again. Return True if any of them
+    """Free the units of jobs and saves that have ended by now. A saved job will wait again. Return True if any of them
     ended."""
     n = state.counts[0]
     was = n.stretches

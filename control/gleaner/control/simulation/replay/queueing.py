@@ -17,8 +17,8 @@ from gleaner.control.simulation.settings import SchedulerKind
 def run(request: ReplayRequest) -> Schedule:
     """Replay a workload.
 
-    Raise `BadScenario` if someone with a target is not among the workload's users, if no user has a target, or if
-    `decide_every_s` is set with conservative backfilling, which does not support it.
+    Raise `BadScenario` if a user with a target is not in the workload, if no user has a target, or if `decide_every_s`
+    is set with conservative backfilling, which does not support it.
     """
     kind = request.scheduler.kind
     if kind is SchedulerKind.CONSERVATIVE:
@@ -34,7 +34,7 @@ def run(request: ReplayRequest) -> Schedule:
 def run_queue(loop: Loop[Book], new_book: Callable[[UnitLedger], Book], request: ReplayRequest) -> Schedule:
     """Replay a workload with any compiled loop (see `loop.loop_of`) and its book.
 
-    `new_book` makes the book for a ledger in which nothing has started.
+    `new_book` makes the book for a ledger in its initial state.
     """
     workload, machine = request.workload, request.machine
     speed = machine.classes[0].speed

@@ -1,4 +1,4 @@
-"""Arrays of records, in which replays keep their state, because compiled functions take each array as separate
+"""Arrays of records, in which replays keep their state, because compiled functions take each array as several separate
 arguments."""
 
 from typing import Any, Protocol

@@ -1,4 +1,5 @@
-"""The ledger of a machine whose units are only counted, with running jobs, expected ends, and free units. Compiled.
+"""The ledger of a machine whose units are only counted, with running jobs, expected ends, and free units. This module
+is compiled.
 
 For the scheduler, agents are work with a known end. With preemption, the scheduler does not see agents and decides as
 if their nodes were free. A job that it starts on these nodes waits for the agents' saves.
@@ -50,7 +51,7 @@ class Queue(Protocol):
 
 
 def new_ledger(run_s: Seconds, limit_s: Seconds, units: Counts, capacity: int, *, has_agents: bool) -> UnitLedger:
-    """Return the ledger before anything has started. Its arrays never have to grow."""
+    """Return the ledger in its initial state. Its arrays never have to grow."""
     jobs = len(units)
     room = min(jobs, capacity) + 1
     most_ends = capacity + 1 if has_agents else room  # each unit can belong to an agent
@@ -119,7 +120,7 @@ def lent(layer: AgentLog | None) -> int:
 
 @inner
 def free_agents(ledger: UnitLedger, clock: Any, layer: AgentLog | None, finite: Finite | None) -> bool:
-    """Free the nodes of agents that end by now. Return True if the agents had anything to do."""
+    """Free the nodes of agents that have ended by now. Return True if the agents had anything to do."""
     if layer is None:
         return False
     if clock.agents_s > clock.now_s:

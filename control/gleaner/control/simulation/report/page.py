@@ -40,7 +40,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Curves over one axis. `limits` are horizontal lines, each with its height and its meaning."""
+    """Curves over a common horizontal axis. `limits` are horizontal lines, each with its height and its meaning."""
 
     title: str
     x: Axis
@@ -53,8 +53,8 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Shares of the machine, stacked on top of each other. The bins begin and end at `edges`, one more than there are
-    values."""
+    """Shares of the machine, stacked on top of each other. The bins begin and end at the `edges`, one more than there
+    are bins."""
 
     title: str
     x: Axis

@@ -1,1 +1,1 @@
-"""The choice of settings for agents, by trials of settings on several histories, and a recommendation."""
+"""The trial of settings for agents on several histories, and a recommendation."""

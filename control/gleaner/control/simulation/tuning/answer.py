@@ -109,7 +109,7 @@ def sentence(found: TuningAnswer, one: Comparison) -> str:
 
 def sentences(found: TuningAnswer) -> tuple[str, ...]:
     """Return the best setting, the reason for it, doubts about it, the jobs that it delays, the costs of saves, and the
-    placing of small jobs."""
+    placement of small jobs."""
     one = found.best or found.nearest
     earlier_s = one.mean("earlier_mean_s")
     return (
@@ -135,8 +135,8 @@ def _choice(found: TuningAnswer, one: Comparison) -> Iterator[str]:
 
 
 def _doubts(found: TuningAnswer) -> Iterator[str]:
-    """Yield the number of seeds that would decide, if nothing is decided, and a warning if the replays are far from the
-    log."""
+    """Yield the number of seeds that would suffice, if the result is not clear, and a warning if the replays are far
+    from the log."""
     undecided = [
         (one.wait_growth_s.mean > found.limit_s, one.seeds_to_decide(found.limit_s), one.agents.length_s)
         for one in found.comparisons
@@ -158,7 +158,7 @@ def _doubts(found: TuningAnswer) -> Iterator[str]:
 
 
 def costs(agents: AgentSettings) -> str:
-    """Return the costs of a save and of a restore in the replays, if one node does so alone.
+    """Return the costs of a save and of a restore in the replays if only one node saves or restores at the time.
 
     >>> costs(AgentSettings())
     'A save takes 0 s and a restore 0 s in these replays, so measure both on your storage.'
@@ -258,7 +258,7 @@ def _plots(found: TuningAnswer) -> Iterator[Lines]:
 
 
 def as_json(found: TuningAnswer) -> dict[str, object]:
-    """Return all results in a form for programs. Shares are shares of 1, and times are in seconds."""
+    """Return all results in a form for programs. Shares are between 0 and 1, and times are in seconds."""
     sweep = found.sweep
     return {
         "answer": sentences(found),

@@ -34,7 +34,7 @@ SHORTEST_SLICE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean over the seeds, and the ends of its 95 % interval."""
+    """A mean over the seeds, and the ends of its 95 % confidence interval."""
 
     mean: float
     low: float
@@ -79,10 +79,11 @@ class Comparison:
         return interval([trial.load_growth for trial in self.trials])
 
     def seeds_to_decide(self, limit_s: float) -> int:
-        """Return about how many seeds put the limit outside the interval of the wait, and 0 outside that of the load.
+        """Return the approximate number of seeds for which the limit is outside the interval of the wait, and 0 is
+        outside that of the load.
 
-        Means and deviations are assumed to stay, so that an interval shrinks with 1/sqrt(seeds). Student's t needs two
-        more than the normal distribution, and one is for rounding up.
+        Means and deviations are assumed to stay the same, so that an interval shrinks with 1/sqrt(seeds). Student's t
+        needs two more seeds than the normal distribution, and one more is for rounding up.
         """
         waits_s = [trial.wait_growth_s - limit_s for trial in self.trials]
         loads = [trial.load_growth for trial in self.trials]
@@ -119,7 +120,7 @@ def interval(values: Sequence[float]) -> Interval:
 def settings_of(
     agents: AgentSettings, lengths_s: Iterable[float], preemptions: Iterable[bool]
 ) -> tuple[AgentSettings, ...]:
-    """Return these agents in each length with which they can compute. Raise `BadScenario` if there is none."""
+    """Return these agents with each length that leaves them time to compute. Raise `BadScenario` if there is none."""
     if agents.queue.jobs is not None:
         raise BadScenario("tune needs an endless low-priority queue: leave out jobs in [agents.queue]")
     if agents.shortest_slice_s < SHORTEST_SLICE_S:
@@ -221,7 +222,7 @@ def _without_ctrl_c() -> Generator[None]:
     """Hold Ctrl-C back until the end of the block. A process that is started in the block never receives it.
 
     It is not enough to block the signal in this thread, because any other thread of this process, such as a library's,
-    may receive it.
+    might receive it.
     """
     heard: list[int] = []
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -122,7 +122,7 @@ def _drawn(workload: Workload, how: Variation, chance: np.random.Generator) -> t
     jobs: list[Counts] = []
     times_s: list[Seconds] = []
     drawn = chance.integers(0, how.blocks, how.drawn)
-    while not (edges[drawn + 1] > edges[drawn]).any():  # a trace may have gaps of weeks, but a variant needs a job
+    while not (edges[drawn + 1] > edges[drawn]).any():  # a trace can have gaps of weeks, but a variant needs a job
         drawn = chance.integers(0, how.blocks, how.drawn)
     for place, block in enumerate(drawn):
         first, last = int(edges[block]), int(edges[block + 1])

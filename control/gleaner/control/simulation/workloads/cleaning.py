@@ -29,8 +29,8 @@ Size: TypeAlias = Literal["requested", "allocated"]
 
 
 class Conventions(SettingsTable):
-    """`[workload.conventions]`: the interpretation of a job in a log, in which simulators differ. The defaults are
-    usual.
+    """`[workload.conventions]`: the interpretation of jobs in a log, which differs between simulators. The defaults are
+    the usual choices.
 
     These choices make it possible to reproduce the results of another simulator.
     """
@@ -96,7 +96,7 @@ class Records:
 
 
 def differing(size: Size) -> str:
-    """Return the name of the rule about the number of processors that counts if a log has two."""
+    """Return the name of the rule that decides which number of processors counts if a log has two."""
     if size == "requested":
         return "kept: as many processors as it asked for, though it was given others"
     return "kept: as many processors as it was given, though it asked for others"
@@ -186,8 +186,8 @@ def _unusable(records: Records, processors: int | None, conventions: Conventions
 
 
 def _far_from_the_others(submit_s: Seconds) -> Mask:
-    """Return a mask of the jobs that were submitted far from the median time. A single one would make the log centuries
-    long."""
+    """Return a mask of the jobs that were submitted far from the median time. A single such job could make the log
+    centuries long."""
     if not len(submit_s):
         return np.zeros(0, bool)
     middle = (len(submit_s) - 1) // 2

@@ -37,7 +37,7 @@ class Parameters:
     """`ulow`: the least parallel size. The extra 0.2 makes two processors a little less likely."""
     middle_below_largest_log2: float = 2.0
     """`uhi - umed`, where `uhi` is the machine's size, and the two uniform distributions meet at `umed`. For batch
-    jobs, they are 7 and 5. The notes call any difference from 1.5 to 3.5 sensible."""
+    jobs, `uhi` is 7 and `umed` is 5. The notes call any difference from 1.5 to 3.5 sensible."""
     below_middle: float = 0.875
     """`uprob`: the probability of the lower of the two uniform distributions."""
     short_shape: float = 6.57
@@ -68,7 +68,8 @@ BATCH = Parameters()
 
 
 def sizes(count: int, processors: int, rng: Generator, model: Parameters = BATCH) -> Counts:
-    """Return the processors of `count` jobs, which are 1 or two-stage uniform in log2. Most sizes are powers of two."""
+    """Return the numbers of processors of `count` jobs. A number is 1, or its log2 is two-stage uniform. Most sizes are
+    powers of two."""
     largest = math.log2(processors)
     smallest = min(model.smallest_log2, largest)
     middle = max(largest - model.middle_below_largest_log2, smallest)

@@ -13,9 +13,9 @@ an array), Submit, Start, ElapsedRaw (or Elapsed), TimelimitRaw (or Timelimit), 
 
 The other columns are optional. With End, jobs that ended before they started are left out. Without Eligible, a job
 counts as ready when it was submitted. Without ReqMem, a job has no memory. Without User and Account, there is one user
-and one group. `TZ=UTC` prevents the hour in which a clock is set back from occurring twice. Files of several months can
-be joined, because header lines after the first are skipped. The components of a heterogeneous job have separate
-numbers, and count as separate jobs here.
+and one group. Without `TZ=UTC`, the hour in which clocks are set back would occur twice. Files of several months can be
+joined, because header lines after the first are skipped. The components of a heterogeneous job have separate numbers,
+and count as separate jobs here.
 """
 
 import functools
@@ -38,7 +38,7 @@ from gleaner.control.simulation.workloads.cleaning import UNKNOWN, Mask, Records
 from gleaner.control.simulation.workloads.trace_file import Blocks
 
 ASK = "ask sacct as docs/simulate/workloads.md does"
-"""The advice to a user whose file cannot be read. None of the columns on that page contains a text that users
+"""The advice to a user whose file cannot be read. None of the columns that the page requests contains a text that users
 choose."""
 _NEEDED = ("JobIDRaw", "Submit", "Start", "ElapsedRaw", "TimelimitRaw", "State")
 _SIZES = ("AllocCPUS", "ReqCPUS", "NNodes")
@@ -76,7 +76,7 @@ _EPOCH = datetime(1970, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The columns of the lines in a block that are jobs, and the number of each line in the file."""
+    """The columns of those lines in a block that describe jobs, and the number of each line in the file."""
 
     path: Path
     lines: list[int]
@@ -155,7 +155,8 @@ def _blocks(path: Path, blocks: Blocks, log: _Log) -> Iterator[_Block]:
 
 
 def _jobs(block: _Block, log: _Log) -> _Block:
-    """Return the block without the lines that are not jobs or whose times are not known. These lines are counted.
+    """Return the block without the lines that do not describe jobs or whose times are not known. These lines are
+    counted.
 
     `101.batch` and `101.0` are steps of job 101.
     """
@@ -360,7 +361,8 @@ def _records(name: str, log: _Log, size: Size) -> Records:
 
 
 def _endings(ending: Seconds, is_without_start: Mask) -> Classes:
-    """Return the end of each job. A job that was queued again and has not started since is still waiting."""
+    """Return the way in which each job ended. A job that was queued again and has not started since is still
+    waiting."""
     waits = is_without_start & (ending == TraceEnding.REQUEUED)
     ended = is_without_start & (ending == TraceEnding.ENDED)
     return np.select([waits, ended], [TraceEnding.WAITING, TraceEnding.NEVER_STARTED], ending).astype(np.int8)
@@ -392,7 +394,7 @@ def _with_partition_limits(limit_s: Seconds) -> tuple[Seconds, Mask]:
 
 
 def _last_runs(records: Records, submitted_s: Seconds, end_s: Seconds) -> Records:
-    """Return only the last run of each job. Two jobs may have the same number, because Slurm reuses numbers after its
+    """Return only the last run of each job. Two jobs can have the same number, because Slurm reuses numbers after its
     highest one.
 
     Two lines with the same number and time of submission are the same run, for example if it is in two joined files. A

@@ -2,7 +2,8 @@
 
 If the format has two numbers for the same property of a job, this module uses:
 
-- processors: requested (field 8), else allocated (field 5), or in reverse order by the convention `size`;
+- processors: requested (field 8), else allocated (field 5), or in the opposite order if the convention `size` requires
+  it;
 - limit: requested time (field 9), or the run time if there is none (see `cleaning`);
 - memory: requested (field 10), else used (field 7). The file has KB per processor, which this module converts to MiB
   for the whole job.
