@@ -68,7 +68,7 @@ class Harm:
 
 
 def harm(delays_s: Sequence[float]) -> Harm:
-    """Return the sums of these delays.
+    """Return a summary of these delays.
 
     >>> harm([1.0, 2.0, 30.0])
     Harm(jobs=3, sum_s=33.0, largest_s=30.0, late_s=30.0)

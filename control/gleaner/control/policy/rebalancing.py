@@ -8,8 +8,8 @@ longer idle.
 
 A node is partly used if some of its cores are used and some are not.
 
-The algorithm chooses a candidate, and then weighs the cost of its migration against the gain. Both are in core seconds,
-so that a wide job and a whole node are comparable:
+Each algorithm chooses a candidate, and then weighs the cost of its migration against the gain. Both are in core
+seconds, so that a wide job and a whole node are comparable:
 
 - The cost of a migration: while a job is saved and restored, its cores compute nothing, so the cost is its cores times
   the seconds that both take. Writing to the storage also delays other jobs, but this is not counted.
@@ -19,8 +19,8 @@ so that a wide job and a whole node are comparable:
 - The gain of migration to preferred nodes: the job's cores, from its restore there until the end of that agent. A core
   second on a preferred node is assumed to be worth as much as one that a migration loses.
 
-Therefore no job migrates near a boundary, or if saving it takes too long. Compaction migrates a job to an earlier node
-in a fixed order, and priorities migrate a job to a higher priority, so no job migrates in a circle.
+Therefore no job migrates near a boundary, or if saving it takes too long. Compaction migrates a job only to an earlier
+node in a fixed order, and priorities only to a node of a higher class, so no job migrates in a circle.
 """
 
 from collections.abc import Iterator, Mapping
@@ -187,7 +187,7 @@ def priorities(view: RebalancingView) -> Iterator[tuple[AgentJob, AgentNode]]:
                 yield job, target
 
 
-# ── for both ──
+# ── common functions ──
 
 
 def _told(job: AgentJob, target: AgentNode, cost_core_s: float, gain_core_s: float, reason: str) -> Relocation:

@@ -68,7 +68,8 @@ def back_up(engine: Engine, file: Path) -> int:
 
 @contextmanager
 def put_back(engine: Engine, file: Path, *, replace: bool) -> Generator[Engine]:
-    """Restore the copy. Yield an engine on which `recovery` makes it safe. Afterwards it is the queue's database.
+    """Restore the copy, and yield an engine with which `recovery` makes it safe. Afterwards the copy is the queue's
+    database.
 
     A SQLite copy is made safe in a separate file, and replaces the database only at the end. A PostgreSQL copy replaces
     the database immediately, in one transaction, and stays marked until it is safe.

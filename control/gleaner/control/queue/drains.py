@@ -133,5 +133,5 @@ def remove_old(db: Connection, *, before_s: float) -> int:
 
 
 def _stored(row: Any) -> DrainRow:
-    """Return the request. An unknown word in the row raises an error and is never mistaken for another one."""
+    """Return the request. An unknown value in the row raises an error and is never mistaken for another one."""
     return DrainRow.model_validate(row._mapping)
