@@ -2,7 +2,7 @@
 
 Every value is kept with the place where it was written, so that an error message can name the line or the option. Texts
 are kept as they are written (`--seed 007` stays `007`, and `no` is not `False`), because YAML's guesses at types are
-turned off.
+ignored.
 """
 
 import re

@@ -17,8 +17,9 @@ MOST_BEFORE = 10_000
 
 @dataclass(frozen=True, slots=True)
 class NodeOutlook:
-    """The properties of a node that decide whether a job could run there. `is_free` means that a new agent could start
-    there, and `is_excluded` that the node is free but agents failed there.
+    """The properties of a node that decide whether a job could run there.
+
+    `is_free` means that a new agent could start there, and `is_excluded` that the node is free but agents failed there.
     """
 
     cpus: int
