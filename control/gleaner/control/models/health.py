@@ -22,7 +22,7 @@ class Health(Reply):
     step_ages_s: dict[str, float] = Field(default_factory=dict[str, float])
     """For each step, the seconds since its last success. Most steps run only in the leading control program."""
     step_every_s: dict[str, float] = Field(default_factory=dict[str, float])
-    """For each step, the interval at which it runs, in seconds."""
+    """For each step, the pause between two runs, in seconds."""
     now_s: float | None = None
     """The time by control's clock, in seconds since the epoch."""
     started_s: float | None = None

@@ -29,7 +29,7 @@ class NodeRow(Reply):
 
     @property
     def unused(self) -> str:
-        """Return how a node on which an agent could start is listed, or "" for other nodes."""
+        """Return the word that lists show for a node on which an agent could start, or "" for other nodes."""
         return "" if not self.idle else "planned for another job" if "planned" in self.state else "idle"
 
 

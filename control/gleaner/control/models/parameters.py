@@ -1,4 +1,4 @@
-"""The parameters of a campaign, the jobs that result from them, and the errors in their use. Pure.
+"""The parameters of a campaign, the jobs that result from them, and the errors in their use. The module is pure.
 
 `glean submit` uses these functions to find every mistake before it calls control, and control checks again.
 """

@@ -49,7 +49,7 @@ class MonthReport(Reply):
     counted."""
 
     summary: str
-    """One sentence with the harvest, its share of the idle time, and the delays of regular jobs."""
+    """One sentence that gives the harvest, its share of the idle time, and the delays of regular jobs."""
     month: str
     """The month in the form 2026-10."""
     begin_s: float

@@ -1,4 +1,4 @@
-"""Draining: the action for each job on the nodes, and the obstacles. Pure.
+"""Draining: the action for each job on the nodes, and the obstacles. The module is pure.
 
 As in Rodríguez-Pascual et al., 2019, section 3.3.1 (`smigrate`), the nodes are marked first, so that nothing new starts
 while their jobs are examined. Unlike in that paper, a job that its owner has not declared to be preemptible is not an

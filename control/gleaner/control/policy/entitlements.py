@@ -1,6 +1,7 @@
-"""Decide which of the owners' held jobs start, and which jobs are preempted for them, by OMFS on real nodes. Pure.
+"""Decide which of the owners' held jobs start, and which jobs are preempted for them, by OMFS on real nodes.
 
-The rules are those of OMFS (see below), which the simulator also implements. A real cluster adds these:
+The module is pure. Its rules are those of OMFS (see below), which the simulator also implements. A real cluster adds
+these:
 
 - A job needs its processors in pieces, on nodes that it can use. A decision on it therefore considers the free
   resources of the nodes where it would run (its *targets*), and only jobs that hold resources there can be its victims.

@@ -1,4 +1,4 @@
-"""The expected end of a campaign, estimated from the rate at which its jobs end. Pure."""
+"""The expected end of a campaign, estimated from the rate at which its jobs end. The module is pure."""
 
 from dataclasses import dataclass
 from math import sqrt

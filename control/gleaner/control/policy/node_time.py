@@ -1,8 +1,8 @@
-"""Node time: the use of nodes in steps of time, from snapshots of the cluster and the ends of attempts. Pure.
+"""Node time: the use of nodes in steps of time, from snapshots of the cluster and the ends of attempts.
 
-A snapshot shows the use of each node. Agents take whole nodes, so a node that regular jobs use in part counts as fully
-theirs. An ended attempt shows how the time of its cores was spent. A band combines snapshots and attempts. The part of
-the agents' time that no attempt accounts for is unused.
+The module is pure. A snapshot shows the use of each node. Agents take whole nodes, so a node that regular jobs use in
+part counts as fully theirs. An ended attempt shows how the time of its cores was spent. A band combines snapshots and
+attempts. The part of the agents' time that no attempt accounts for is unused.
 """
 
 import math

@@ -1,10 +1,10 @@
-"""Rebalancing: the migration of a job to another agent if it pays off, by compaction or by priorities. Pure.
+"""Rebalancing: the migration of a job to another agent if it pays off, by compaction or by priorities.
 
-The algorithms follow Rodríguez-Pascual et al., "Job migration in HPC clusters by means of checkpoint/restart", The
-Journal of Supercomputing, 2019, sections 3.3.4 and 4.4 to 4.5, and, where it differs in detail, the released plug-in.
-Both algorithms migrate one job at a time, and the caller uses them only while no job waits or migrates. A waiting job
-makes better use of idle cores than a migration, and a second migration at the same time would rely on cores that are no
-longer idle.
+The module is pure. Its algorithms follow Rodríguez-Pascual et al., "Job migration in HPC clusters by means of
+checkpoint/restart", The Journal of Supercomputing, 2019, sections 3.3.4 and 4.4 to 4.5. Where the released plug-in
+differs in detail, they follow the plug-in. Both algorithms migrate one job at a time, and the caller uses them only
+while no job waits or migrates. A waiting job makes better use of idle cores than a migration, and a second migration at
+the same time would rely on cores that are no longer idle.
 
 A node is partly used if some of its cores are used and some are not.
 

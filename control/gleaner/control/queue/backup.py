@@ -29,7 +29,7 @@ LONGEST_S = 3600.0
 NAMED_AT_MOST = 5
 """The greatest number of tables that an error message lists."""
 _CORE = {"leader", "job", "attempt"}
-"""Tables that every version of Gleaner has, and that another application is unlikely to have together."""
+"""Tables that every version of Gleaner has. Another application is unlikely to have all of them."""
 _OURS = {"alembic_version", UNFINISHED, *METADATA.tables}
 _MARK = f"CREATE TABLE IF NOT EXISTS {UNFINISHED} (id INTEGER)"
 _SQLITE, _POSTGRESQL = b"SQLite format 3\x00", b"PGDMP"

@@ -24,7 +24,7 @@ from gleaner.control.queue.transitions import insert_unless_there
 def record_kind(db: Connection, facts: NodeFacts) -> int:
     """Record the kind of a node on which an agent registers, and the folders that jobs can mount there.
 
-    Return the kind.
+    Return the id of the kind.
     """
     kind = _kind(
         db,

@@ -123,7 +123,7 @@ def check_exists(db: Connection, group: str, image: str) -> str:
 
 
 def architectures(db: Connection) -> frozenset[str]:
-    """Return the architectures of the known nodes, by Docker's names."""
+    """Return the architectures of the known nodes, under Docker's names for them."""
     found = db.execute(select(KIND.c.architecture).join_from(NODE, KIND, KIND.c.id == NODE.c.kind)).scalars()
     return frozenset(dockers_word(str(each)) for each in found)
 

@@ -192,7 +192,7 @@ def ensure_for_checkpoint(db: Connection, job: int, attempt: int, number: int) -
 
 
 def give_memory(db: Connection, job: int, memory_mib: int) -> None:
-    """Set the memory of a waiting job for its next start, from a checkpoint or from the beginning."""
+    """Set the memory of a waiting job for its next start, whether from a checkpoint or from the beginning."""
     saves_itself = select(SPEC.c.saves_itself).join(JOB, JOB.c.spec == SPEC.c.id).where(JOB.c.id == job)
     kind_of_new = ANY_KIND if db.execute(saves_itself).scalar_one() else SAVING
     larger = _of_job(db, job).model_copy(update={"memory_mib": memory_mib})
@@ -238,7 +238,7 @@ def keep_off(db: Connection, job: int, node: str) -> tuple[str, ...]:
 
 
 def pause(db: Connection, job: int, attempt: int, *, until_s: float, not_on: Sequence[str]) -> None:
-    """Offer the job to no node until that time, and afterwards not to these nodes for a while."""
+    """Offer the job to no node until that time, and then, for a while, to all nodes except these."""
     _move_to(db, job, _of_job(db, job).at(is_closed=True))
     _note(db, job, attempt, wakes_s=until_s, not_on=not_on)
 

@@ -1,8 +1,8 @@
 """Node health: the nodes on which agents and jobs fail, the excluded nodes, and the cost of saves and losses.
 
-All facts are in the tables, so a restart forgets nothing. A series of failures on a node begins with the first failed
-attempt there, and ends when a job runs well there. `policy.returns` contains the rule. It is applied when a job fails
-on the node, and when a job that has failed there runs elsewhere.
+All facts are in the tables, so no fact is lost in a restart. A series of failures on a node begins with the first
+failed attempt there, and ends when a job runs well there. `policy.returns` contains the rule. It is applied when a job
+fails on the node, and when a job that has failed there runs elsewhere.
 
 Agents' reports also update the cost of saves, restores and losses on each node. A new agent receives the costs of its
 node.

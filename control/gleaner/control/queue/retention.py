@@ -202,8 +202,7 @@ def _remove_jobs(db: Connection, which: ColumnElement[bool]) -> None:
 
 
 def remove_agents(db: Connection, names: Sequence[str], *, before_s: float) -> int:
-    """Remove the agents with these names that still have no attempts, with their tokens. Return how many were
-    removed."""
+    """Remove those of these agents that still have no attempts, and also their tokens. Return how many were removed."""
     removed = delete(AGENT).where(AGENT.c.name.in_(names), _UNUSED).returning(AGENT.c.name)
     gone = db.execute(removed, {"before_s": before_s}).scalars().all()
     db.execute(delete(TOKEN).where(TOKEN.c.role == Role.AGENT, TOKEN.c.name.in_(gone)))
