@@ -26,7 +26,8 @@ _LOCK = text("SELECT pg_advisory_xact_lock(26477, :campaign_)")
 
 
 def add(db: Connection, campaign: int, wanted: Submission, wish: LaneWish, *, jobs: int) -> int | None:
-    """Record the rules of a new campaign. Return the lane in which its jobs wait for their turn, if they do.
+    """Record the rules of a new campaign. Return the lane in which its jobs wait for their turn, or None if they do not
+    wait.
 
     `open_jobs` opens the first jobs once they exist.
     """

@@ -285,7 +285,7 @@ def status(db: Connection, *, campaign: int | None = None, group: str | None = N
 
 
 def sums_of(conditions: Mapping[str, ColumnElement[bool]]) -> Iterator[ColumnElement[int]]:
-    """Return the columns that count the rows with each of these conditions."""
+    """Return, for each of these conditions, the column that counts the rows that satisfy it."""
     return (func.coalesce(func.sum(case((when, 1), else_=0)), 0).label(name) for name, when in conditions.items())
 
 
