@@ -1,8 +1,8 @@
 """The translation of campaign files and of the options of `glean submit` into a submission.
 
 Every value is kept with the place where it was written, so that an error message can name the line or the option. Texts
-are used as they are written (`--seed 007` stays `007`, and `no` is not `False`), because YAML's own guesses at types
-are not used.
+are kept as they are written (`--seed 007` stays `007`, and `no` is not `False`), because YAML's guesses at types are
+ignored.
 """
 
 import re
@@ -96,7 +96,7 @@ def parse(text: str, name: str) -> dict[str, Given]:
 
 
 def at_once(text: str) -> tuple[str, int | None]:
-    """Return the indices of an array, and the number of its jobs that can run at once, which is written after %.
+    """Return the indices of an array, and the number after %, which is how many of its jobs can run at once.
 
     >>> at_once("1-5000%200"), at_once("1-5")
     (('1-5000', 200), ('1-5', None))
@@ -205,8 +205,8 @@ def submission(given: Mapping[str, Given]) -> Submission:
 
 
 def as_submitted(spec: JobSpec) -> str:
-    """Return the keys of a campaign file for such jobs. Its inputs have digests, because control does not know the
-    paths."""
+    """Return the campaign file that would submit jobs with this specification. It names inputs by their digests,
+    because control does not know their paths."""
     units = {name: (key, "s" if key in DURATIONS else "M") for key, name in RENAMED.items()}
     written: dict[str, object] = {}
     for name, value in spec.model_dump(mode="json", exclude_defaults=True).items():

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value and the place where it was written: `runs.yaml, line 3`, or `--cpus`."""
+    """A value and the place where it was written, such as `runs.yaml, line 3` or `--cpus`."""
 
     value: object
     where: str

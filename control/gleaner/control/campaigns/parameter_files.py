@@ -18,7 +18,7 @@ from gleaner.control.models.parameters import MOST_JOBS
 
 MOST_BYTES = 6 * 1024 * 1024
 LINE = "line"
-"""The parameter whose value is a plain line."""
+"""The name of the parameter that takes its values from a file with plain lines."""
 _Row = Sequence[tuple[str, str]]
 Reader = Callable[[str, str], tuple[str, str]]
 """A function that returns the name and the text of a file, given its path and the place that names it. It raises

@@ -1,4 +1,4 @@
-"""Keys that other systems have and campaign files do not, each with a line about what to do instead."""
+"""Keys of other systems that campaign files do not have, each with a line about what to use instead."""
 
 _MEMORY = "use memory_mib, as in memory_mib: 4G, or memory_mib: 512..4096 for a job that may need more"
 _GPUS = "Gleaner gives no GPUs to jobs yet; leave it out, and ask for cores with cpus"

@@ -24,6 +24,6 @@ def replaced(value: R, **fields: object) -> R:
 
 
 class Problem(Reply):
-    """The body of every error: one line with the fault and the remedy."""
+    """The body of every error response: one line with the fault and the remedy."""
 
     detail: str

@@ -28,7 +28,7 @@ class DrainTask(StrEnum):
 class DrainPhase(StrEnum):
     """The progress of a request.
 
-    Each phase is recorded before its work begins, so that a restarted control program continues from there.
+    Each phase is recorded before its work begins, so that control continues from there after a restart.
     """
 
     ASKED = "asked"
@@ -37,7 +37,7 @@ class DrainPhase(StrEnum):
     EMPTYING = "emptying"
     SETTING_BACK = "setting back"
     EMPTY = "empty"
-    """Finished: nothing runs there any more."""
+    """Finished: nothing runs on the nodes any more."""
     LOOKED = "looked"
     """Finished: this was a dry run."""
     REFUSED = "refused"
@@ -74,7 +74,7 @@ class DrainedJob(Reply):
     until_s: float | None
     """The latest time at which the scheduler ends the job."""
     at_first: int = 1
-    """The number of our queue's jobs that the agent had when the drain first saw it, or 1 for a job that is not an
+    """The number of our queue's jobs that the agent had when the drain first found it, or 1 if the Slurm job is not an
     agent."""
     left: int = 1
     told_s: float | None = None

@@ -18,11 +18,11 @@ class Health(Reply):
     storage: str = "ok"
     """`ok`, or a description of the storage's fault."""
     failing: tuple[str, ...] = ()
-    """The steps of control whose last round failed because of a bug. Control's log has the details."""
+    """The steps of control that failed because of a bug when they last ran. Control's log has the details."""
     step_ages_s: dict[str, float] = Field(default_factory=dict[str, float])
-    """For each step, the seconds since its last success. Most of them exist only in the leading control program."""
+    """For each step, the seconds since its last success. Most steps run only in the leading control program."""
     step_every_s: dict[str, float] = Field(default_factory=dict[str, float])
-    """For each step, the pause between two rounds, in seconds."""
+    """For each step, the pause between two runs, in seconds."""
     now_s: float | None = None
     """The time by control's clock, in seconds since the epoch."""
     started_s: float | None = None
@@ -30,10 +30,10 @@ class Health(Reply):
     last_poll_age_s: float | None = None
     """The age of the last successful snapshot of the cluster, or None before the first."""
     storage_id: str = ""
-    """The number of control's storage folder, by which a node checks that it sees the same folder, or "" until it has
+    """The id of control's storage folder, by which a node checks that it sees the same folder, or "" until the id has
     been read."""
     storage_inode: int = 0
-    """The inode of the file with that number, and the time of its last change. They differ in a copy of the folder."""
+    """The inode of the file with that id, and the time of its last change. They differ in a copy of the folder."""
     storage_changed_s: float = 0.0
     agent_program: str = ""
     """The program that control starts on nodes. A node's `glean doctor` checks that it exists. It is "" if agents run

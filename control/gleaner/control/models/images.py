@@ -22,7 +22,7 @@ RegistryImage = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-
 
 
 def dockers_word(architecture: str) -> str:
-    """Return Docker's word for an architecture, from the kernel's name.
+    """Return Docker's name for an architecture, given the kernel's name for it.
 
     >>> dockers_word("x86_64"), dockers_word("riscv64")
     ('amd64', 'riscv64')
@@ -97,4 +97,4 @@ class ImageRow(Reply):
     pusher: str
     """The user who pushed it."""
     jobs: int
-    """The number of unended jobs, of its group or of all groups, that were submitted with this image."""
+    """The number of jobs with this image that have not ended. Jobs of all groups count if the image is published."""

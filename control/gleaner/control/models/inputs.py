@@ -23,7 +23,7 @@ class JobInput(Reply):
     size_bytes: int | None = None
     url: str | None = None
     sha256: str | None = None
-    """The digest that was submitted with the URL."""
+    """The digest that the user submitted with the URL."""
 
 
 class InputList(Shape):

@@ -72,7 +72,8 @@ class Submission(Shape):
         return self.indices is not None or self.parameters is not None
 
     def may_fail(self, jobs: int) -> int | None:
-        """Return how many of this number of jobs can fail before the rest are held, or None for all."""
+        """Return the number of jobs that can fail before the rest are held, or None for all, given the number of all
+        jobs."""
         if self.max_failures is None or not self.max_failures.endswith("%"):
             return None if self.max_failures is None else int(self.max_failures)
         return jobs * int(self.max_failures[:-1]) // 100
@@ -83,7 +84,7 @@ class Submission(Shape):
         return self.parameters.count if self.parameters is not None else len(self.indices or (None,))
 
     def runs(self) -> Iterator[tuple[int | None, dict[str, str] | None]]:
-        """Yield the index and the parameters of each job. Either of them is None if the job has none."""
+        """Yield the index and the parameters of each job, with None in place of what the job does not have."""
         if self.parameters is not None:
             return enumerate(self.parameters.each(), start=1)
         return ((index, None) for index in self.indices or (None,))
@@ -151,7 +152,7 @@ class Ending(StrEnum):
 
 
 class AttemptRow(Reply):
-    """One claim of a job by one agent, with the use of its time."""
+    """One claim of a job by one agent, and how its time was used."""
 
     attempt: int
     agent: str
@@ -210,9 +211,9 @@ class JobDetail(Reply):
 
     job: JobRow
     spec: JobSpec
-    """The specification with which the job was accepted, with its missing numbers filled in."""
+    """The specification as it was accepted, with defaults for the numbers that the user left out."""
     image_id: str | None = None
-    """The id of the group's image with this name at the submission, or None if the group had not pushed one."""
+    """The id that the group's image of this name had at the submission, or None if the group had not pushed one."""
     inputs: tuple[JobInput, ...] = ()
     unmatched: tuple[str, ...] = ()
     """The patterns of `outputs` that matched no file of the result."""

@@ -19,7 +19,7 @@ class NodeRow(Reply):
     distrusted: str = ""
     """The reason why the node receives no job or only one, or "" if the node is trusted."""
     drained: str = ""
-    """The user who drained the node through Gleaner, and the jobs that are left there, or ""."""
+    """The user who drained the node through Gleaner, and the jobs that are left there, or "" if it is not drained."""
     wrong: tuple[str, ...] = ()
     """Faults of the node or of slurm.conf that an admin has to fix, one line for each."""
     slices_in_day: int = 0
@@ -29,7 +29,7 @@ class NodeRow(Reply):
 
     @property
     def unused(self) -> str:
-        """Return the word for a node on which an agent could start, or "" for other nodes."""
+        """Return the word that lists show for a node on which an agent could start, or "" for other nodes."""
         return "" if not self.idle else "planned for another job" if "planned" in self.state else "idle"
 
 

@@ -36,7 +36,7 @@ class DeliveryRow(Reply):
     to: str
     phase: DeliveryPhase
     tries: int
-    """The number of tries that agents have begun. It guards the agents' reports."""
+    """The number of tries that agents have begun. Only a report of the latest try is accepted."""
     agent: str | None
     """The agent that is delivering the result."""
     problem: str

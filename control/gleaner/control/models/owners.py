@@ -10,7 +10,7 @@ class OwnerRow(Reply):
     entitled_cpus: int
     used_cpus: int
     leaving_cpus: int
-    """The CPUs of jobs that were told to leave. They do not count as used."""
+    """The CPUs of jobs that have been preempted but have not ended yet. They do not count as used."""
     waiting_jobs: int
     waiting_cpus: int
 

@@ -1,4 +1,4 @@
-"""The parameters of a campaign, the jobs that result from them, and the errors in their use. Pure.
+"""The parameters of a campaign, the jobs that result from them, and the errors in their use. The module is pure.
 
 `glean submit` uses these functions to find every mistake before it calls control, and control checks again.
 """
@@ -81,8 +81,8 @@ def _wrong(why: str) -> PydanticCustomError:
 def misuse(job: JobSpec, columns: Mapping[str, Collection[str]]) -> tuple[str, str]:
     """Return the field whose placeholders are wrong, and the reason, or two empty texts.
 
-    `columns` are the values of each parameter, with those of the index. The checks are as strict as those of agents,
-    which read the specification of each job with its placeholders filled in.
+    `columns` are the values of each parameter and of the index. The checks are as strict as those of agents, which read
+    the specification of each job with its placeholders filled in.
     """
     outputs, texts, field = job.outputs, _Texts(columns), "command"
     try:
@@ -121,7 +121,7 @@ class _Texts:
     def check(self, text: str, most: int, *, as_path: bool = False) -> str:
         """Return the text as one of the jobs might have it. Raises `ValueError` if any of the jobs cannot have it.
 
-        In a path, values must be plain names, and there can be no braces, because the filled path is parsed once more.
+        In a path, values must be plain names. The filled path must not contain braces, because it is parsed once more.
         """
         try:
             parts = placeholders.parts(text)

@@ -45,11 +45,11 @@ class ReportRow(Reply):
 
 
 class MonthReport(Reply):
-    """One month, or the past part of it. Only the node hours that control saw are counted, and the others are
-    unknown."""
+    """One month, or the part of it that has passed. Only node hours during which control observed the node are
+    counted."""
 
     summary: str
-    """One sentence with the harvest, its share of the idle time, and the delays of regular jobs."""
+    """One sentence that gives the harvest, its share of the idle time, and the delays of regular jobs."""
     month: str
     """The month in the form 2026-10."""
     begin_s: float
@@ -83,8 +83,8 @@ class MonthReport(Reply):
     stored_bytes: dict[str, int]
     """The bytes of each group's checkpoints and results in the storage now."""
     energy_kwh: float | None
-    """The energy of the agents. An estimate is the core hours times `[history] watts_per_core`, or None if that setting
-    is missing."""
+    """The energy of the agents, which is measured or estimated as the core hours times `[history] watts_per_core`. It
+    is None if it was not measured and that setting is missing."""
     energy_is_measured: bool = False
     """True if Slurm has measured the energy, which is known only with `accounting`."""
     regular: RegularWaits | None = None

@@ -16,7 +16,7 @@ JobOrder = Literal["id", "-id", "name", "-name", "state", "-state", "priority", 
 
 
 class Search(Shape):
-    """A search with its text and page."""
+    """The text of a search, and the page of its results."""
 
     text: Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\x00]*$")] = ""
     """A number, or part of a name or of a submitter's name."""
@@ -34,7 +34,7 @@ class PageSearch(Search):
     """A search on the web page. Empty fields of its form do not restrict it."""
 
     done: Annotated[str, StringConstraints(max_length=20)] = ""
-    """The action that led here, which the page confirms."""
+    """The action that led to this page, which confirms it."""
 
     @model_validator(mode="before")
     @classmethod

@@ -1,6 +1,6 @@
 """Secrets: credentials that a group stores, so that agents can read protected URLs.
 
-The value is sent only to control. No answer to a person contains it.
+The value is sent only to control. Control never returns it to a user.
 """
 
 import json

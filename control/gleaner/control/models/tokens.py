@@ -23,7 +23,7 @@ class TokenFilter(Shape):
     """The selection of tokens to list."""
 
     all: bool = False
-    """True to include those that have ended."""
+    """True to include tokens that have ended."""
 
 
 class TokenRequest(Shape):
@@ -40,7 +40,7 @@ class TokenRequest(Shape):
 
 
 class TokenIssued(Reply):
-    """The secret, which is shown once. Only its hash is stored."""
+    """A new token with its secret, which is shown only once. Only its hash is stored."""
 
     token: str
     id: str = ""
@@ -51,7 +51,7 @@ class IssuedToken(Reply):
     """A token without its secret."""
 
     id: str
-    """The id for people, which is the beginning of the hash and reveals nothing about the secret."""
+    """The id that lists show. It is the beginning of the hash and reveals nothing about the secret."""
     role: Role
     name: str
     group: str | None
@@ -67,7 +67,8 @@ class TokenRow(IssuedToken):
     """A token in a list, or a browser's session, which its owner and admins can end like a token."""
 
     session_of: str = ""
-    """The token behind a session, or `munge`. It is empty if the row is a token."""
+    """The id of the token that opened the session, or `munge` if munge authenticated the user, or "" if the row is a
+    token."""
 
 
 class WebCode(Reply):

@@ -1,8 +1,8 @@
-"""Draining: the action for each job on the nodes, and the obstacles. Pure.
+"""Draining: the action for each job on the nodes, and the obstacles. The module is pure.
 
 As in Rodríguez-Pascual et al., 2019, section 3.3.1 (`smigrate`), the nodes are marked first, so that nothing new starts
-while their jobs are examined. Unlike in that paper, a job whose owner has declared nothing is not an obstacle. Such a
-job is left alone, and its node is empty when the job has ended.
+while their jobs are examined. Unlike in that paper, a job that its owner has not declared to be preemptible is not an
+obstacle. Such a job is left alone, and its node is empty when the job has ended.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,7 @@
-"""Decide which of the owners' held jobs start, and which jobs are preempted for them, by OMFS on real nodes. Pure.
+"""Decide which of the owners' held jobs start, and which jobs are preempted for them, by OMFS on real nodes.
 
-The rules are those of OMFS (see below), which the simulator also implements. A real cluster adds these:
+The module is pure. Its rules are those of OMFS (see below), which the simulator also implements. A real cluster adds
+these:
 
 - A job needs its processors in pieces, on nodes that it can use. A decision on it therefore considers the free
   resources of the nodes where it would run (its *targets*), and only jobs that hold resources there can be its victims.
@@ -12,7 +13,7 @@ The rules are those of OMFS (see below), which the simulator also implements. A 
   its owner's use.
 - A job that the scheduler might not start yet even on idle nodes (because of a dependency, the next task of an array,
   or a limit) is released to find out whether it would start. It counts towards its owner's use, but no job is preempted
-  for it until room is all that the scheduler lacks.
+  for it until the lack of room is the only reason why it waits.
 - Gleaner's own agents count as the jobs of an owner with entitlement 0. They are vacated first, at any age, and for any
   job that can run, whoever owns it, so that no agent makes a regular job wait.
 - Only resources that can be used now are shared, so the resources that a job holds on other nodes (drained or down) do
@@ -20,7 +21,7 @@ The rules are those of OMFS (see below), which the simulator also implements. A 
 - Only as many victims of a claim are preempted as the hourly ceiling allows. The rest of the room stays promised.
 
 Claims are considered first, in the order of submission, and again after each claim for which other jobs were vacated.
-All other jobs follow, those that were already released first.
+All other jobs follow, beginning with those that were already released.
 
 The method is OMFS (Zvi and Oren, "Optimized Memoryless Fair-Share HPC Resources Scheduling using Transparent
 Checkpoint-Restart Preemption", 2021). Each owner is entitled to a part of the machine, can use more while others do not
@@ -72,9 +73,9 @@ The caller asks about each waiting job in turn, and applies each answer before t
 Counting shows that no claim waits longer than that. The idle, coming and used units make up the whole machine, and the
 entitlements add up to no more. So if a claim fits into its owner's entitlement, and the idle and coming units do not
 suffice, another owner is above its own entitlement, and some of that owner's jobs are preemptible. The rules also
-cannot go round in circles. An owner with a claim is within its entitlement afterwards, and its jobs are vacated only
-after it has taken idle units beyond its entitlement. A job that was just vacated is not a claim, because with it, its
-owner was above the entitlement.
+cannot preempt jobs in a cycle. An owner with a claim is within its entitlement afterwards, and its jobs are vacated
+only after it has taken idle units beyond its entitlement. A job that was just vacated is not a claim, because with it,
+its owner was above the entitlement.
 """
 
 from collections import defaultdict
@@ -203,8 +204,8 @@ def _take_claim(state: _State, job: WaitingJob) -> bool:
     """Decide on this job if it is a claim, and return True if any job is preempted for it.
 
     A claim starts on idle or coming room, on the room of its victims, or, if these cannot be preempted yet, on the next
-    room that falls free. It is promised its room, so nothing else needs to be kept for it. A job that would not fit, no
-    matter which jobs were preempted, is held, because its owner's other jobs must not wait for it.
+    room that becomes free. It is promised its room, so nothing else needs to be kept for it. A job that would not fit,
+    no matter which jobs were preempted, is held, because its owner's other jobs must not wait for it.
     """
     owner, view = state.owners[job.owner], state.view
     if not job.ready or job.job in state.decisions or not owner.is_claim(job.wish.cpus):
@@ -320,7 +321,8 @@ def _record(state: _State, job: WaitingJob, verdict: Verdict, why: str, victims:
 
 
 def _on_idle(state: _State, job: WaitingJob) -> None:
-    """Decide on a job above its owner's entitlement. It starts if idle room, or the room of agents, suffices now."""
+    """Decide on a job that exceeds its owner's entitlement. It starts if idle room, or the room of agents, suffices
+    now."""
     owner, cpus = state.owners[job.owner], job.wish.cpus
     if owner.would_exceed(cpus, job.job_class):
         has = f"{job.owner} may have {owner.entitled} CPUs in non-preemptible jobs and has {owner.used_fixed}"
@@ -346,8 +348,8 @@ def _on_idle(state: _State, job: WaitingJob) -> None:
 
 
 def _without_owners(state: _State, job: WaitingJob) -> list[str] | None:
-    """Return the targets if no owner's job is preempted. Idle room is tried first, then coming room and the room of
-    agents."""
+    """Return targets for which no owner's job is preempted, or None if there are none. Idle room is tried first, then
+    coming room and the room of agents."""
     targets = targets_of(job.wish, state.free, {}, (), state.view.size)
     if targets is not None or not job.ready:
         return targets
@@ -418,8 +420,8 @@ def choose_victims(
     """Return the running jobs to preempt for a claim that lacks `missing`, in the order chosen, or none if too few can
     be preempted.
 
-    `gives` returns the part of a job's resources that the claim could use, or all its CPUs where CPUs only need to be
-    counted.
+    `gives` returns the part of a job's resources that the claim could use, or all its CPUs where only the number of
+    CPUs matters.
     """
     left = {name: owner.used for name, owner in owners.items()}
     chosen: list[RunningJob] = []
@@ -448,7 +450,8 @@ def choose_victims(
         candidates.remove(chosen[-1])
         left[chosen[-1].owner] -= chosen[-1].cpus
         surplus += gives(chosen[-1])
-    # Jobs that were chosen early might not be needed beside those chosen later. The latest of them is spared first.
+    # Jobs that were chosen early might not be needed in addition to those chosen later. The latest of them is spared
+    # first.
     for job in reversed(chosen.copy()):
         if gives(job) <= surplus:
             surplus -= gives(job)

@@ -1,4 +1,4 @@
-"""The time at which a campaign will have ended, from the rate at which its jobs end. Pure."""
+"""The expected end of a campaign, estimated from the rate at which its jobs end. The module is pure."""
 
 from dataclasses import dataclass
 from math import sqrt
@@ -13,7 +13,7 @@ _Z = NormalDist().inv_cdf(0.975)
 
 @dataclass(frozen=True, slots=True)
 class ExpectedEnd:
-    """The rate at which a campaign's jobs end, and the interval in which the last of them ends."""
+    """The rate at which a campaign's jobs end, and the interval in which the last of them is expected to end."""
 
     ended: int
     """The number of jobs from which the rate is computed."""
@@ -46,7 +46,7 @@ def expected_end(
     *, submitted_s: float, unfinished: int, held: int, ended: int, ended_recently: int, now_s: float
 ) -> ExpectedEnd:
     """Return the rate of the last `RECENT_S` seconds, or the rate since the submission if too few jobs have ended
-    lately.
+    recently.
 
     The ends are treated as a Poisson process, and the limits of its rate give the limits of the interval. Jobs that are
     held are left out, because they end only after their release. Cancelled jobs do not count as ended.

@@ -79,7 +79,7 @@ class First:
 
     @property
     def order(self) -> tuple[bool, int, int]:
-        """Return the sort key by which jobs start if no shares interfere."""
+        """Return the sort key that decides between two jobs if shares do not."""
         return not self.is_saved, -self.priority, self.job
 
 

@@ -1,4 +1,4 @@
-"""The harm meter: the time for which regular jobs waited until agents had left their nodes. Pure.
+"""The harm meter: the time for which regular jobs waited until agents had left their nodes. The module is pure.
 
 The delay of a job is the time from Slurm's PreemptTime of the last agent that had to leave one of the job's nodes to
 the job's StartTime. It is a lower bound, because agents can delay jobs in other ways, which only a simulation shows.
@@ -68,7 +68,7 @@ class Harm:
 
 
 def harm(delays_s: Sequence[float]) -> Harm:
-    """Return the sums of these delays.
+    """Return a summary of these delays.
 
     >>> harm([1.0, 2.0, 30.0])
     Harm(jobs=3, sum_s=33.0, largest_s=30.0, late_s=30.0)

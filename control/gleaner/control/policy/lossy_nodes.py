@@ -1,4 +1,4 @@
-"""Nodes that lose unusually many slices. Pure.
+"""Nodes that lose unusually many slices. The module is pure.
 
 Such a node meets three conditions. It has lost at least three slices, because one or two losses can be chance. It has
 lost at least a quarter of its slices, because a lost slice costs at most a round, and a smaller part is not worth an

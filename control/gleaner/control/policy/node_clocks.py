@@ -1,4 +1,7 @@
-"""The clocks of nodes. An agent and control agree on the end of a round only if their clocks agree. Pure."""
+"""The clocks of nodes. An agent and control agree on the end of a round only if their clocks agree.
+
+The module is pure.
+"""
 
 from collections.abc import Mapping
 

@@ -1,8 +1,8 @@
-"""Node time: the use of nodes in steps of time, from snapshots of the cluster and the ends of attempts. Pure.
+"""Node time: the use of nodes in steps of time, from snapshots of the cluster and the ends of attempts.
 
-A snapshot shows the use of each node. Agents take whole nodes, so a node that regular jobs use in part counts as fully
-theirs. An ended attempt shows how the time of its cores was spent. A band combines both. The part of the agents' time
-that no attempt accounts for is unused.
+The module is pure. A snapshot shows the use of each node. Agents take whole nodes, so a node that regular jobs use in
+part counts as fully theirs. An ended attempt shows how the time of its cores was spent. A band combines snapshots and
+attempts. The part of the agents' time that no attempt accounts for is unused.
 """
 
 import math
@@ -164,8 +164,8 @@ def of_attempts(attempts: Iterable[AttemptTime], *, step_s: int) -> dict[int, No
 class _Spread:
     """The sums per step of amounts that are each spread evenly over a period.
 
-    Ten thousand slices of an hour or more can end at the same instant. An amount therefore costs the same for any
-    number of steps, because only its first and last step and the limits of the steps between them are stored.
+    Ten thousand slices of an hour or more can end at the same instant. Adding an amount therefore takes the same time
+    for any number of steps, because only its first and last step and the limits of the steps between them are stored.
     """
 
     def __init__(self, step_s: int) -> None:

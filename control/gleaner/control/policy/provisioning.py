@@ -2,8 +2,8 @@
 
 The module is pure. `plan` takes a `ProvisioningView` and returns a `Plan`, by these rules:
 
-- All agents of a round end at one boundary, a multiple of the round length since a fixed origin. Therefore a restarted
-  control program plans the same ends. At the boundary, all nodes of a round become free at the same instant, so that a
+- All agents of a round end at one boundary, a multiple of the round length since a fixed origin. Therefore control
+  plans the same ends after a restart. At the boundary, all nodes of a round become free at the same instant, so that a
   regular job as wide as the cluster can start. For the same reason, no agent is submitted with a later end if the time
   before the boundary is too short. Such an agent would still hold its node when the others end.
 - Agents are not tied to nodes, because Slurm places them. Therefore the plan contains only a number of agents.
@@ -58,7 +58,7 @@ class WaitingJobs:
     memory_mib: int
     count: int
     misfits: frozenset[str] = frozenset()
-    """Nodes on which these jobs cannot continue. A node that is still unknown is tried."""
+    """Nodes on which these jobs cannot continue. Nodes of which nothing is known yet are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ def _agents_to_start(view: ProvisioningView, *, is_too_late: bool) -> tuple[int,
     """Return the number of agents to submit now, and True if the running agents do not have room for all waiting jobs.
 
     The waiting jobs are placed beside the jobs of running agents, then on idle nodes, the largest jobs and nodes first.
-    Pending agents reduce the number of idle nodes, because they might take them.
+    Each pending agent reduces the number of idle nodes by one, because it might start on one of them.
     """
     usable = [(name, room) for name, room in view.nodes.items() if name not in view.excluded]
     idle = sorted(usable, key=lambda node: (-node[1].cpus, -node[1].memory_mib, node[0]))
@@ -195,7 +195,7 @@ def _of_no_use(waiting: tuple[WaitingJobs, ...]) -> frozenset[str]:
 def _withdrawals(view: ProvisioningView, *, is_work_left: bool) -> tuple[Withdrawal, ...]:
     """Return the pending agents to withdraw.
 
-    They still count as pending in this plan, because they might already have nodes.
+    These agents still count as pending in this plan, because they might already have nodes.
     """
     withdrawals: list[Withdrawal] = []
     oldest = min(view.pending, key=lambda agent: (agent.submitted_s, agent.name), default=None)

@@ -33,7 +33,7 @@ class Limit:
 
     @property
     def setting(self) -> str:
-        """Return the name of its setting, for people."""
+        """Return the name of its setting, as messages show it."""
         return f"[quotas] {'user.' if self.is_of_user else ''}{self.of}"
 
 
@@ -87,7 +87,7 @@ class Allowance:
         return min(left, default=None)
 
     def take(self, whose: Whose, cpus: int) -> None:
-        """Subtract one started job with this number of cores."""
+        """Subtract the cores of one job that has started."""
         for each in _concerned(whose):
             left = self._left(each)
             if left is not None:

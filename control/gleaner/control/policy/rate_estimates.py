@@ -1,4 +1,4 @@
-"""The cost of abandoned saves, the errors of estimates, and the lifetime of agents on a node. Pure."""
+"""The cost of abandoned saves, the errors of estimates, and the lifetime of agents on a node. The module is pure."""
 
 import math
 from collections.abc import Sequence

@@ -1,15 +1,15 @@
-"""Rebalancing: the migration of a job to another agent if it pays off, by compaction or by priorities. Pure.
+"""Rebalancing: the migration of a job to another agent if it pays off, by compaction or by priorities.
 
-The algorithms follow Rodríguez-Pascual et al., "Job migration in HPC clusters by means of checkpoint/restart", The
-Journal of Supercomputing, 2019, sections 3.3.4 and 4.4 to 4.5, and, where it differs in detail, the released plug-in.
-Both algorithms migrate one job at a time, and the caller uses them only while no job waits or migrates. A waiting job
-makes better use of idle cores than a migration, and a second migration at the same time would rely on cores that are no
-longer idle.
+The module is pure. Its algorithms follow Rodríguez-Pascual et al., "Job migration in HPC clusters by means of
+checkpoint/restart", The Journal of Supercomputing, 2019, sections 3.3.4 and 4.4 to 4.5. Where the released plug-in
+differs in detail, they follow the plug-in. Both algorithms migrate one job at a time, and the caller uses them only
+while no job waits or migrates. A waiting job makes better use of idle cores than a migration, and a second migration at
+the same time would rely on cores that are no longer idle.
 
 A node is partly used if some of its cores are used and some are not.
 
-The algorithm chooses a candidate, and then weighs the cost of its migration against the gain. Both are in core seconds,
-so that a wide job and a whole node are comparable:
+Each algorithm chooses a candidate, and then weighs the cost of its migration against the gain. Both are in core
+seconds, so that a wide job and a whole node are comparable:
 
 - The cost of a migration: while a job is saved and restored, its cores compute nothing, so the cost is its cores times
   the seconds that both take. Writing to the storage also delays other jobs, but this is not counted.
@@ -19,8 +19,8 @@ so that a wide job and a whole node are comparable:
 - The gain of migration to preferred nodes: the job's cores, from its restore there until the end of that agent. A core
   second on a preferred node is assumed to be worth as much as one that a migration loses.
 
-Therefore no job migrates near a boundary, or if saving it takes too long. Compaction migrates a job to an earlier node
-in a fixed order, and priorities migrate a job to a higher priority, so no job migrates in a circle.
+Therefore no job migrates near a boundary, or if saving it takes too long. Compaction migrates a job only to an earlier
+node in a fixed order, and priorities only to a node of a higher class, so no job migrates in a circle.
 """
 
 from collections.abc import Iterator, Mapping
@@ -187,7 +187,7 @@ def priorities(view: RebalancingView) -> Iterator[tuple[AgentJob, AgentNode]]:
                 yield job, target
 
 
-# ── for both ──
+# ── common functions ──
 
 
 def _told(job: AgentJob, target: AgentNode, cost_core_s: float, gain_core_s: float, reason: str) -> Relocation:

@@ -1,6 +1,6 @@
-"""The policies whose decisions are stored, by name. Each can compute its answer again from its stored input. Pure.
+"""The policies whose decisions are stored, by name. Each can compute its answer again from its stored input.
 
-Input and answer are JSON, so that a stored decision can be repeated elsewhere and much later.
+The module is pure. Input and answer are JSON, so that a stored decision can be repeated elsewhere and much later.
 """
 
 from collections.abc import Callable, Mapping

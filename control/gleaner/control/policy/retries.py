@@ -1,4 +1,7 @@
-"""The cause of a job's own failure, the decision whether the job is retried, and the pause before the retry. Pure."""
+"""The cause of a job's own failure, the decision whether the job is retried, and the pause before the retry.
+
+The module is pure.
+"""
 
 from collections.abc import Collection
 

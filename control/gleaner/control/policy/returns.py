@@ -1,11 +1,11 @@
 """The consequences of an attempt's end for its job and for its node. Pure functions from facts to a verdict.
 
 **For the node.** Jobs also fail through their own fault, so a failure is evidence against its node only if the same job
-has also run elsewhere, either later, or earlier if it failed here quickly. A node is excluded if three such jobs of at
-least two groups, or any five such jobs, failed there in a row, without a job in between that ran well. The exclusion
-lasts an hour, and twice as long each further time, up to a day. Then the node receives one job, a canary. If the canary
-runs well, the node is trusted again. If it fails and then runs elsewhere, the node is excluded again. A failure on an
-excluded node costs no retry.
+has also run elsewhere, either later or, if it failed quickly on the node, earlier. A node is excluded if three such
+jobs of at least two groups, or any five such jobs, failed there in a row, without a job in between that ran well. The
+exclusion lasts an hour, and twice as long each further time, up to a day. Then the node receives one job, a canary. If
+the canary runs well, the node is trusted again. If it fails and then runs elsewhere, the node is excluded again. A
+failure on an excluded node costs no retry.
 
 **For the job.** `REACTIONS` lists the consequences of each reason for which an agent returns a job. A program that ends
 with an error costs the job a retry. But a single node can neither end a job nor discard its checkpoints
@@ -32,7 +32,7 @@ QUICK_S = 30.0
 """A failure after less computing time than this might be the node's fault. A later failure can be the node's fault only
 if the job runs elsewhere afterwards."""
 STEADY_S = 120.0
-"""A job runs well elsewhere if it has run there for this much longer than it took to fail here."""
+"""A job counts as running well elsewhere if it has run there for this much longer than it took to fail."""
 
 
 class Blame(StrEnum):

@@ -17,9 +17,9 @@ MOST_BEFORE = 10_000
 
 @dataclass(frozen=True, slots=True)
 class NodeOutlook:
-    """A node.
+    """The properties of a node that decide whether a job could run there.
 
-    `is_free` means that a new agent could start there, and `is_excluded` that it is free but agents failed there.
+    `is_free` means that a new agent could start there, and `is_excluded` that the node is free but agents failed there.
     """
 
     cpus: int
@@ -156,7 +156,7 @@ def behind_others(group: str, shares: Shares) -> str:
 
 
 def waits_because(wish: JobNeeds, around: Surroundings) -> str:
-    """Return the first obstacle to the job.
+    """Return, in one line, the first obstacle that keeps the job from running.
 
     Obstacles that only a person can remove come before those that disappear on their own.
 

@@ -36,7 +36,7 @@ _SILENT = (Phase.SILENT, Phase.ENDED)
 def expect(db: Connection, *, name: str, end_s: float, token_hash: str, now_s: float) -> None:
     """Record an agent that is about to be submitted, and its token.
 
-    The record is made before the request to the scheduler, so that no agent is ever unknown.
+    The record is made before the request to the scheduler, so that control knows every agent that starts.
     """
     db.execute(insert(AGENT), {"name": name, "phase": Phase.SUBMITTED, "end_s": end_s, "submitted_s": now_s})
     until_s = end_s + tokens.AGENT_OVERTIME_S
@@ -101,7 +101,7 @@ def record_heartbeat(db: Connection, name: str, beat: Heartbeat, *, lease_s: flo
 
 
 def _record_failed_save(db: Connection, ref: AttemptRef, *, now_s: float) -> None:
-    """Record why saves fail, only once until a save succeeds, so that the owner can read the reason before the slice
+    """Record why a save failed, unless the same reason was recorded last. The owner can then read it before the slice
     ends."""
     these = (NOT_SAVED, event_name(Transition.CHECKPOINT))
     told = (
@@ -176,7 +176,7 @@ def record_deregistration(
     faults_until_excluded: int = node_health.FAULTS_UNTIL_EXCLUDED,
     rates: RateRules | None = None,
 ) -> float | None:
-    """Close the agent at its own request. The jobs that it still had count as returned unstarted.
+    """Close the agent at its own request. Its remaining jobs count as returned without having started.
 
     With `rates`, the costs of its node are also recorded.
 
@@ -248,7 +248,7 @@ def nodes_with_jobs(db: Connection) -> frozenset[str]:
 
 
 def renew_leases(db: Connection, *, now_s: float, lease_s: float) -> None:
-    """Give every live agent a full lease, because control was away, not the agents."""
+    """Give every live agent a full lease, because control was down and could not receive heartbeats."""
     live = update(AGENT).where(AGENT.c.phase == Phase.LIVE)
     db.execute(live.values(lease_until_s=now_s + lease_s))
 
@@ -285,7 +285,7 @@ def close_silent(
     reason = "the scheduler no longer knows it"
     lose(db, name, now_s=now_s, losses_until_held=losses_until_held, detail=f"{name} is gone: {reason}")
     _close(db, name, ended_s=now_s, reason=reason, now_s=now_s)
-    # Its end was not observed, so an archive that it might still be writing stays until the agent must be gone
+    # Its end was not observed, so an archive that it might still be writing stays until the agent has certainly ended
     # (`queries.gone_agents`).
     db.execute(update(AGENT).where(AGENT.c.name == name).values(facts=row.facts | {"unseen": True}))
     tokens.end_later(db, agent=name, now_s=now_s)
@@ -295,13 +295,13 @@ def close_silent(
 
 
 def set_stop(db: Connection, *, by: str, now_s: float) -> None:
-    """Prevent agents from starting, and make running agents save their jobs and end. An existing stop stays as it
-    is."""
+    """Prevent agents from starting, and make running agents save their jobs and end. An existing stop is not
+    changed."""
     db.execute(insert_unless_there(db, STOP).values(id=1, by=by, at_s=now_s))
 
 
 def end_stop(db: Connection) -> bool:
-    """Let agents start again. Return False if nothing was stopped."""
+    """Let agents start again. Return False if they were not stopped."""
     return bool(db.execute(delete(STOP)).rowcount)
 
 

@@ -330,8 +330,8 @@ def record_return(db: Connection, job: int, attempt: int, report: Returned, *, n
 
 
 def _given(db: Connection, row: Any, why: ReturnReason, made: Any) -> TimesGiven:
-    """Return how often this reason was reported for the checkpoint, or for the campaign or the job since it was last
-    sound."""
+    """Return the attempts that reported this reason for the checkpoint, or for the campaign or the job since it was
+    last sound."""
     reaction = returns.REACTIONS[why]
     alike = reaction.alike or (why,)
     if reaction.of_checkpoint:

@@ -97,7 +97,7 @@ def slice_columns(spent: Slice, *, counts: bool = True) -> dict[str, object]:
 
 
 def counted_s(db: Connection, jobs: Collection[int]) -> Mapping[int, float]:
-    """Return the computing time of each job that counts against its limit. Jobs without an attempt are left out."""
+    """Return, for each job, the computing time that counts against its limit. Jobs without an attempt are left out."""
     if not jobs:  # true for most claims
         return {}
     counted = select(ATTEMPT.c.job, func.sum(ATTEMPT.c.counted_s).label("counted_s")).join(JOB, OF_THIS_RUN)

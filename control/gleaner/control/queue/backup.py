@@ -29,7 +29,7 @@ LONGEST_S = 3600.0
 NAMED_AT_MOST = 5
 """The greatest number of tables that an error message lists."""
 _CORE = {"leader", "job", "attempt"}
-"""Tables that every version of Gleaner has, and that another application is unlikely to have together."""
+"""Tables that every version of Gleaner has. Another application is unlikely to have all of them."""
 _OURS = {"alembic_version", UNFINISHED, *METADATA.tables}
 _MARK = f"CREATE TABLE IF NOT EXISTS {UNFINISHED} (id INTEGER)"
 _SQLITE, _POSTGRESQL = b"SQLite format 3\x00", b"PGDMP"
@@ -68,7 +68,8 @@ def back_up(engine: Engine, file: Path) -> int:
 
 @contextmanager
 def put_back(engine: Engine, file: Path, *, replace: bool) -> Generator[Engine]:
-    """Restore the copy. Yield an engine on which `recovery` makes it safe. Afterwards it is the queue's database.
+    """Restore the copy, and yield an engine with which `recovery` makes it safe. Afterwards the copy is the queue's
+    database.
 
     A SQLite copy is made safe in a separate file, and replaces the database only at the end. A PostgreSQL copy replaces
     the database immediately, in one transaction, and stays marked until it is safe.

@@ -19,14 +19,15 @@ from gleaner.control.queue.transitions import LANE_OF_NEW, record_all
 from gleaner.control.states import Outcome, State
 
 IDS_AT_ONCE = 10_000
-"""Databases accept at most some ten thousand values in one statement."""
+"""The greatest number of ids in one statement. Databases accept only some tens of thousands of values."""
 _C = CAMPAIGN.c
 _LOCK = text("SELECT pg_advisory_xact_lock(26477, :campaign_)")
 """This number keeps our advisory locks apart from other locks in the same database."""
 
 
 def add(db: Connection, campaign: int, wanted: Submission, wish: LaneWish, *, jobs: int) -> int | None:
-    """Record the rules of a new campaign. Return the lane in which its jobs wait for their turn, if they do.
+    """Record the rules of a new campaign. Return the lane in which its jobs wait for their turn, or None if they do not
+    wait.
 
     `open_jobs` opens the first jobs once they exist.
     """
@@ -79,7 +80,8 @@ def record_end_of_all(db: Connection, campaign: int) -> None:
 
 
 def record_rerun(db: Connection, campaign: int, *, failed: int) -> None:
-    """Forget this number of failures, whose jobs wait for their turn again, and open the jobs whose turn has come."""
+    """Subtract this number of failures, because their jobs wait for their turn again, and open the jobs whose turn has
+    come."""
     tried = case((_C.try_left > 0, _C.try_unopened + failed), else_=0)
     freed = {"failures_left": _C.failures_left + failed, "try_unopened": tried}
     db.execute(update(CAMPAIGN).where(_C.id == campaign).values(freed))
@@ -87,7 +89,7 @@ def record_rerun(db: Connection, campaign: int, *, failed: int) -> None:
 
 
 def open_jobs(db: Connection, campaign: int) -> None:
-    """Open the jobs whose turn has come, because they are new, were released, or have another priority."""
+    """Open the jobs whose turn has come, because they are new, were released, or have a new priority."""
     _open(db, db.execute(select(CAMPAIGN).where(_C.id == campaign).with_for_update()).one())
 
 

@@ -8,8 +8,8 @@ oldest job. A claim finds the lanes that have a waiting job by stepping through 
 nothing. It drops the lanes that do not fit, and merges the others by their first jobs. Among the jobs of one submitter,
 the higher priority comes first, then saved jobs before new ones, then the oldest job. The first jobs of the submitters
 of a group are compared differently: saved jobs before new ones, then the higher priority, then the oldest job.
-`policy.fair_share` decides which group comes next, but is used only while several groups have a job that fits. A lane
-is opened only when its first job is next, and no more rows are read from it than can fit.
+`policy.fair_share` decides which group comes next, but is used only while several groups have a job that fits. The jobs
+of a lane are read only when its first job is next, and no more rows are read than can fit.
 
 On PostgreSQL, the rows are locked with SKIP LOCKED, so that claims do not wait for each other. A claim skips a row that
 another claim has locked at that moment. SQLite admits one writer at a time.
@@ -210,8 +210,8 @@ def _look() -> Select[*tuple[Any, ...]]:
 
 _LOOK = _look()
 """The query for the asking agent. It returns a row for each lane with work for the agent, or one row with an empty lane
-if there is no such lane. The query also opens the lane whose first job comes first in the order between submitters,
-because most claims need no other lane. This lane has a row for each of its first jobs."""
+if there is no such lane. The query also reads the jobs of the lane that comes first in the order between submitters,
+because most claims need no other lane. For this lane, it returns a row for each of the first jobs."""
 
 
 def no_limits(_db: Connection, _groups: Collection[str]) -> Allowance:
@@ -232,8 +232,8 @@ def claim(
     """Assign to the agent as many waiting jobs as fit into its free room, each under a new attempt.
 
     `shares` is called once, and only if several groups have a job that fits. The decision between the groups is
-    recorded if `may_record` returns True. `limits` is called for the groups that have jobs here, and returns their
-    allowance.
+    recorded if `may_record` returns True. `limits` is called for the groups whose jobs the agent could receive, and
+    returns their allowance.
 
     A silent agent receives no job until its next heartbeat has made it live. An agent that must vacate its node
     receives none. A node that is or was excluded receives at most one. Raises `NotFound` for an agent that was never
@@ -326,7 +326,8 @@ def _chosen(
 
 
 def _has_one_that_fits(submitters: _Submitters, room: _Room, allowed: Allowance) -> bool:
-    """Drop lanes of a group until the first one fits, because the room only shrinks. Return False if none is left."""
+    """Drop lanes of a group until the first one fits. A dropped lane cannot fit later, because the room only shrinks.
+    Return False if no lane is left."""
     while submitters:
         lanes_of = submitters[0][1]
         lane = lanes_of[0][1]

@@ -24,7 +24,7 @@ from gleaner.control.queue.transitions import insert_unless_there
 def record_kind(db: Connection, facts: NodeFacts) -> int:
     """Record the kind of a node on which an agent registers, and the folders that jobs can mount there.
 
-    Return the kind.
+    Return the id of the kind.
     """
     kind = _kind(
         db,
@@ -68,7 +68,8 @@ def _kind(db: Connection, kind: NodeKind) -> int:
     if found is not None:
         return int(found)
     if db.dialect.name == "postgresql":
-        # Two new kinds that are recorded at the same time would miss each other. The lock does not make readers wait.
+        # Without the lock, two kinds that are recorded at the same time would not be compared with each other. The lock
+        # does not make readers wait.
         db.execute(text("LOCK TABLE kind IN SHARE ROW EXCLUSIVE MODE"))
         found = db.execute(find).scalar_one_or_none()
         if found is not None:

@@ -52,7 +52,7 @@ _WRITER = "gleaner_writer"
 """The execution option with the lock on which the writing threads of this process wait for their turn (SQLite)."""
 _BEGIN = "gleaner_begin"
 UNFINISHED = "restore_unfinished"
-"""A table that exists from the loading of a backup until `recovery` has made it safe."""
+"""A table that exists after a backup was loaded, until `recovery` has made the database safe."""
 
 
 @dataclass(frozen=True, slots=True)

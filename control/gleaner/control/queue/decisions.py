@@ -1,7 +1,7 @@
 """Stored decisions, and control's actions on the owners' jobs.
 
 A decision is written once, after a policy has decided, and can be read by the people whom it concerns. Actions are
-stored so that a restarted control program can continue them.
+stored so that control can continue them after a restart.
 """
 
 import json
@@ -90,7 +90,7 @@ def _read(db: Connection, wanted: Select[Any]) -> tuple[StoredDecision, ...]:
 def pack(given: Mapping[str, Any], answer: Mapping[str, Any]) -> bytes:
     """Return both as compressed JSON.
 
-    They compress well, because a large cluster's jobs are described in the same words.
+    They compress well, because the descriptions of a large cluster's jobs are very similar.
     """
     content = json.dumps({"given": given, "answer": answer}, separators=(",", ":"))
     return zstandard.ZstdCompressor().compress(content.encode())

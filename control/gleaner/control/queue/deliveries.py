@@ -39,7 +39,7 @@ def expect(db: Connection, job: int, attempt: int, *, now_s: float) -> None:
 
 
 def is_due(db: Connection, *, now_s: float) -> bool:
-    """Return True if a delivery waits for an agent. Every heartbeat asks this, so the query uses an index."""
+    """Return True if a delivery waits for an agent. This is checked at every heartbeat, so the query uses an index."""
     return db.execute(select(DELIVERY.c.job).where(_IS_OPEN, DELIVERY.c.due_s <= now_s).limit(1)).first() is not None
 
 
@@ -55,8 +55,8 @@ def take(db: Connection, agent: str, *, lease_s: float, most_failures: int, now_
     """Assign to the agent the delivery that has waited longest. Return its row, or None if none is due.
 
     The row contains the job's group, its result's digest, and the part of its folder that is kept. A try without a
-    report counts as one failure, so a delivery that takes longer than any agent lives is given up after `most_failures`
-    failures. Raises `Conflict` for an agent that is not live.
+    report counts as one failure, so a delivery that takes longer than any agent's lifetime is given up after
+    `most_failures` failures. Raises `Conflict` for an agent that is not live.
     """
     if not db.execute(select(exists().where(AGENT.c.name == agent, AGENT.c.phase == Phase.LIVE))).scalar_one():
         raise Conflict(f"agent {agent} may not deliver: it is not live")

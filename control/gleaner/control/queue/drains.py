@@ -124,7 +124,7 @@ def drain_by_node(db: Connection) -> dict[str, DrainRow]:
 
 
 def remove_old(db: Connection, *, before_s: float) -> int:
-    """Remove the drains that were over before that time. Return how many were removed.
+    """Remove the drains that ended before that time. Return how many were removed.
 
     A drain stays while Gleaner has not resumed its nodes.
     """
@@ -133,5 +133,5 @@ def remove_old(db: Connection, *, before_s: float) -> int:
 
 
 def _stored(row: Any) -> DrainRow:
-    """Return the request. An unknown word in the row raises an error and is never mistaken for another one."""
+    """Return the request. An unknown value in the row raises an error and is never mistaken for another one."""
     return DrainRow.model_validate(row._mapping)

@@ -2,8 +2,8 @@
 
 An image that an admin has published has a second name, in the group `*`. A group's own name takes precedence.
 
-A job is submitted with an image's name and keeps the image that had the name then. Therefore a stored image stays until
-no name refers to it and no unended job was submitted with it.
+A job is submitted with an image's name and keeps the image that had the name at that time. Therefore a stored image
+stays until no name refers to it and no unfinished job was submitted with it.
 """
 
 from collections import Counter
@@ -21,8 +21,7 @@ from gleaner.control.queue.errors import Conflict, Invalid, NotFound
 from gleaner.control.queue.tables import AGENT, IMAGE, JOB, KIND, NODE, SPEC, STORED_IMAGE, Phase
 
 LATEST = 20
-"""If no agent is live, the nodes' images are those that the agents that ended last reported, at most this many
-agents."""
+"""The number of most recently ended agents whose reported images are shown if no agent is live."""
 MOST_NAMED = 8
 """The number of existing images that a refusal lists, which are those with the most similar names."""
 
@@ -124,7 +123,7 @@ def check_exists(db: Connection, group: str, image: str) -> str:
 
 
 def architectures(db: Connection) -> frozenset[str]:
-    """Return the architectures of the known nodes, by Docker's names."""
+    """Return the architectures of the known nodes, under Docker's names for them."""
     found = db.execute(select(KIND.c.architecture).join_from(NODE, KIND, KIND.c.id == NODE.c.kind)).scalars()
     return frozenset(dockers_word(str(each)) for each in found)
 
@@ -161,7 +160,7 @@ def _name(db: Connection, image: ImageRow) -> None:
 
 
 def remove(db: Connection, group: str, name: str) -> None:
-    """Remove the name. Raises `NotFound`, and `Conflict` while an unended job of the group needs the image."""
+    """Remove the name. Raises `NotFound`, and `Conflict` while an unfinished job of the group needs the image."""
     # The name is locked first, so that a concurrent submission waits, or is counted.
     db.execute(select(IMAGE.c.name).where(_is(group, name)).with_for_update())
     found = row(db, group, name)
@@ -174,7 +173,7 @@ def remove(db: Connection, group: str, name: str) -> None:
 
 
 def _forget_unneeded(db: Connection) -> None:
-    """Remove the rows of images that neither a name nor an unended job needs."""
+    """Remove the rows of images that neither a name nor an unfinished job needs."""
     is_named = exists().where(IMAGE.c.image_id == STORED_IMAGE.c.image_id)
     is_used = exists(
         select(JOB.c.id)

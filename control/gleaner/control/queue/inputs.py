@@ -1,7 +1,7 @@
 """The inputs that groups have stored, and the search for those that are still needed.
 
 A job keeps the names of its inputs and their places in the storage as they were at its submission. The place of an
-input from a URL is known once an agent has fetched it, and never changes afterwards. An input stays while an unended
+input from a URL is known once an agent has fetched it, and never changes afterwards. An input stays while an unfinished
 job needs it, and for some days after its last use.
 """
 
@@ -117,7 +117,7 @@ def all_keys(db: Connection) -> list[tuple[str, str]]:
 
 
 def unneeded(db: Connection, *, before_s: float) -> list[tuple[str, str]]:
-    """Return the group and content of the inputs that have not been used since that time and that no unended job
+    """Return the group and content of the inputs that have not been used since that time and that no unfinished job
     needs."""
     old = db.execute(select(INPUT.c.group, INPUT.c.content).where(INPUT.c.used_s < before_s)).all()
     needed = _needed(db) if old else set[tuple[str, str]]()

@@ -1,4 +1,4 @@
-"""Jobs as people submit and change them: submission, hold, release, a new priority, cancellation.
+"""Jobs as users submit and change them: submission, hold, release, a new priority, cancellation.
 
 A user who repeats a submission with its key within a day receives the first answer again. The key and its answer are
 stored in the transaction of the submission, so neither a crash nor a second program can submit the jobs twice.
@@ -148,7 +148,7 @@ def submit(
 
 
 def accepted(spec: JobSpec, rules: SubmissionRules) -> JobSpec:
-    """Return the specification with its missing numbers filled in, and its memory and least time rounded up to a
+    """Return the specification with defaults for missing numbers, and its memory and least time rounded up to a
     step."""
     most_mib = spec.most_memory_mib
     numbers = {

@@ -5,7 +5,7 @@ are ordered differently from those of several, and because a claim then does not
 reached a limit.
 
 A job that pauses is offered to no node for a while, and afterwards not to the nodes where it has failed. It waits in a
-closed lane, so that a claim skips all pausing jobs in one step. The first claim after the pause returns the job to an
+closed lane, so that a claim skips all pausing jobs in one step. The first claim after the pause moves the job to an
 open lane.
 """
 
@@ -57,11 +57,11 @@ from gleaner.control.queue.transitions import LANE_OF_NEW, insert_unless_there
 from gleaner.control.states import State
 
 WOKEN_AT_ONCE = 100
-"""The largest number of jobs that one claim returns to open lanes, so that the claim stays short."""
+"""The largest number of jobs that one claim moves to open lanes, so that the claim stays short."""
 
 
 def barred_nodes(lane: Any, nodes: Iterable[str]) -> frozenset[str]:
-    """Return the nodes, among these, to which the lane's jobs are not offered, whatever folders and schemes they
+    """Return those of these nodes to which the lane's jobs are not offered, whatever folders and schemes the nodes
     have."""
     here = frozenset(nodes)
     if lane.is_closed:
@@ -192,7 +192,7 @@ def ensure_for_checkpoint(db: Connection, job: int, attempt: int, number: int) -
 
 
 def give_memory(db: Connection, job: int, memory_mib: int) -> None:
-    """Set the memory of a waiting job for its next start, from a checkpoint or from the beginning."""
+    """Set the memory of a waiting job for its next start, whether from a checkpoint or from the beginning."""
     saves_itself = select(SPEC.c.saves_itself).join(JOB, JOB.c.spec == SPEC.c.id).where(JOB.c.id == job)
     kind_of_new = ANY_KIND if db.execute(saves_itself).scalar_one() else SAVING
     larger = _of_job(db, job).model_copy(update={"memory_mib": memory_mib})
@@ -238,7 +238,7 @@ def keep_off(db: Connection, job: int, node: str) -> tuple[str, ...]:
 
 
 def pause(db: Connection, job: int, attempt: int, *, until_s: float, not_on: Sequence[str]) -> None:
-    """Offer the job to no node until that time, and afterwards not to these nodes for a while."""
+    """Offer the job to no node until that time, and then, for a while, to all nodes except these."""
     _move_to(db, job, _of_job(db, job).at(is_closed=True))
     _note(db, job, attempt, wakes_s=until_s, not_on=not_on)
 
@@ -254,7 +254,7 @@ def keep_off_for_now(db: Connection, job: int, attempt: int, nodes: Sequence[str
 
 
 def unless_nowhere_else(db: Connection, job: int, nodes: Iterable[str]) -> tuple[str, ...]:
-    """Return these nodes if an agent has ever run on another node that fits the job, or none otherwise.
+    """Return these nodes if an agent has ever run on another node that fits the job, otherwise no nodes.
 
     If no other node exists, the job must be able to continue on these.
     """
@@ -274,7 +274,7 @@ def unless_nowhere_else(db: Connection, job: int, nodes: Iterable[str]) -> tuple
 
 
 def wake(db: Connection, now_s: float) -> None:
-    """Return the jobs whose pause is over to open lanes. Jobs that another claim is returning are skipped."""
+    """Move the jobs whose pause is over to open lanes. Jobs that another claim is moving are skipped."""
     due = (
         select(PAUSE, JOB.c.state, JOB.c.attempt.label("latest"), MIGRATION.c.job.is_not(None).label("is_moved"))
         .join_from(PAUSE, JOB, JOB.c.id == PAUSE.c.job)

@@ -9,7 +9,7 @@ epoch is also sent to the Slurm admin service (see `slurm_admin`).
 
 All times come from the database's clock, so that the clocks of the machines do not matter. A new epoch is the time in
 seconds, or the last epoch plus one if that is higher. Therefore an epoch is also higher than all earlier ones after the
-database was created again, or was restored from yesterday's backup.
+database was created again or restored from an older backup.
 """
 
 from dataclasses import dataclass
@@ -148,7 +148,7 @@ def try_write(db: Connection) -> None:
 
 
 def publish_view(db: Connection, packed: bytes, *, written_s: float) -> None:
-    """Replace the view that the leader's loops show to people. `control_view` packs and unpacks it."""
+    """Replace the view that the leader's loops publish. `control_view` packs and unpacks it."""
     db.execute(delete(CONTROL_VIEW))
     db.execute(insert(CONTROL_VIEW).values(id=1, written_s=written_s, packed=packed))
 

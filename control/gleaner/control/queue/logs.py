@@ -24,7 +24,8 @@ from gleaner.control.states import State
 
 MISSING = "[this line was lost together with an agent, or came too fast to be kept]"
 LINE_BYTES = 64
-"""The bytes that each line counts in addition to its characters, so that a log of empty lines is also limited."""
+"""The bytes that are counted for each line in addition to its characters, so that a log of empty lines is also
+limited."""
 PAGE_BYTES = 2**20
 """The size at which a page of a log ends. In JSON, a character can be six times as long."""
 REMOVED = 2000
@@ -160,7 +161,7 @@ def _visible(job: int, shown: Sequence[tuple[int, int, int | None]], first: int)
 def read_all(db: Connection, job: int, first: int, limit: int) -> LogPage:
     """Return all lines that any attempt wrote, attempt after attempt, including superseded ones.
 
-    `first` counts these lines. The page begins with the first line that still exists.
+    `first` is a position among these lines. The page begins with the first line that still exists.
     """
     state = _state(db, job)
     trimmed = _trimmed(db, job)

@@ -1,10 +1,11 @@
 """Node health: the nodes on which agents and jobs fail, the excluded nodes, and the cost of saves and losses.
 
-All facts are in the tables, so a restart forgets nothing. A series of failures on a node begins with the first failed
-attempt there, and ends when a job runs well there. `policy.returns` contains the rule. It is applied when a job fails
-on the node, and when a job that has failed there runs elsewhere.
+All facts are in the tables, so no fact is lost in a restart. A series of failures on a node begins with the first
+failed attempt there, and ends when a job runs well there. `policy.returns` contains the rule. It is applied when a job
+fails on the node, and when a job that has failed there runs elsewhere.
 
-Agents' reports also update the cost of saves, restores and losses on each node. A new agent there receives these costs.
+Agents' reports also update the cost of saves, restores and losses on each node. A new agent receives the costs of its
+node.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +34,8 @@ from gleaner.control.states import State
 
 FAULTS_UNTIL_EXCLUDED = 3
 LOOKED_AT = 64
-"""The number of latest failures on a node whose jobs are looked up on other nodes. More would make a report slow."""
+"""The number of a node's latest failures for which runs of the same job elsewhere are looked up. More would make a
+report slow."""
 
 BOUNDARY_S = 120.0
 """Saves within this many seconds belong to the same boundary."""
@@ -73,14 +75,14 @@ class DistrustedNode:
     excluded_until_s: float | None
     """The end of the exclusion, or None if the node is not excluded. After this time, the node receives one job."""
     reason: str
-    """The reason why the node is or was excluded, for people."""
+    """The reason why the node is or was excluded, in words."""
 
 
 def record_fault(db: Connection, node: str, *, now_s: float, faults_until_excluded: int) -> None:
     """Record that an agent failed because of its node. After `faults_until_excluded` such agents in a row, the node is
     excluded.
 
-    The count is kept, so after the exclusion a single further fault suffices.
+    The count is kept, so after the exclusion a single further fault excludes the node again.
     """
     db.execute(insert_unless_there(db, NODE), {"name": node})
     row = _lock(db, node)
@@ -320,7 +322,7 @@ def record_exposure(db: Connection, agent: str, *, vanished: bool, rules: RateRu
 def rates_of(db: Connection, node: str) -> NodeRates:
     """Return the rates for an agent on this node.
 
-    For a node that has not saved yet, the figures are those of the slowest other node of its kind.
+    For a node on which no job has been saved yet, the figures are those of the slowest other node of its kind.
     """
     row = db.execute(select(RATE).where(RATE.c.node == node)).one_or_none()
     last = select(func.max(RATE.c.boundary_s)).scalar_subquery()
@@ -357,6 +359,6 @@ def _save_s(saves: Sequence[CostSample]) -> float:
 
 
 def node_mtbf_s(db: Connection, rules: RateRules) -> float:
-    """Return the mean time before an agent is lost without notice, over all nodes."""
+    """Return the mean time before an agent is lost without notice, averaged over all nodes."""
     seen = db.execute(select(func.sum(RATE.c.agents_s), func.sum(RATE.c.losses))).one()
     return mean_time_between_losses_s(agents_s=seen[0] or 0.0, losses=seen[1] or 0.0, prior_s=rules.prior_s)

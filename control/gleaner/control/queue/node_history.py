@@ -234,8 +234,8 @@ def count_slices(db: Connection, *, since_s: float) -> dict[str, SliceCounts]:
 
 
 def lost_by_attempt(db: Connection, job: int) -> dict[int, float]:
-    """Return the computing time, in seconds, that each ended attempt of a job has lost, for attempts that have lost
-    any."""
+    """Return the computing time, in seconds, that ended attempts of a job have lost, by attempt. Attempts that have
+    lost none are left out."""
     rows = select(ATTEMPT.c.attempt, LOST_S).where(ATTEMPT.c.job == job, ATTEMPT.c.ended_s.is_not(None), LOST_S > 0)
     return {attempt: float(lost_s) for attempt, lost_s in db.execute(rows)}
 

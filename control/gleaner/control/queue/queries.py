@@ -48,7 +48,7 @@ from gleaner.control.queue.transitions import event_name
 from gleaner.control.states import Outcome, State, Transition
 
 FIRST_EVENTS, NEWEST_EVENTS = 50, 450
-"""The numbers of a job's first and latest events that are shown and kept."""
+"""How many of a job's first events, and how many of its latest ones, are shown and kept."""
 RESULTS_AT_ONCE = 1000
 _UNSAVED = (*attempts.SAVE_FAILURES, ReturnReason.TOO_LATE)
 
@@ -150,7 +150,7 @@ def _attempts(db: Connection, job: int) -> Iterator[AttemptRow]:
 
 
 def _not_saved_because(events: Sequence[EventRow]) -> str | None:
-    """Return the reason of the latest failed save, unless a later save worked or a new slice has begun."""
+    """Return the reason of the latest failed save, unless a later save has succeeded or a new slice has begun."""
     these = {NOT_SAVED, event_name(Transition.CHECKPOINT), event_name(Transition.CLAIM)}
     last = next((event for event in reversed(events) if event.what in these), None)
     return last.detail if last is not None and last.what == NOT_SAVED else None
@@ -285,7 +285,7 @@ def status(db: Connection, *, campaign: int | None = None, group: str | None = N
 
 
 def sums_of(conditions: Mapping[str, ColumnElement[bool]]) -> Iterator[ColumnElement[int]]:
-    """Return the columns that count the rows with each of these conditions."""
+    """Return, for each of these conditions, the column that counts the rows that satisfy it."""
     return (func.coalesce(func.sum(case((when, 1), else_=0)), 0).label(name) for name, when in conditions.items())
 
 
@@ -402,7 +402,7 @@ class AgentHere:
     free_cpus: int | None
     free_memory_mib: int | None
     is_leaving: bool = False
-    """The agent was told to save its jobs and end."""
+    """True if the agent was told to save its jobs and end."""
 
 
 def memory_offered(db: Connection) -> frozenset[int]:

@@ -1,6 +1,6 @@
 """The enforcement of quotas, in the transactions of submissions and claims.
 
-Only a submission adds unended jobs, and only a claim adds running cores. On PostgreSQL, a lock that each transaction
+Only a submission adds unfinished jobs, and only a claim adds running cores. On PostgreSQL, a lock that each transaction
 holds until its end makes the submissions and claims of a limited group run one after the other. On SQLite, all writers
 run one after the other. Therefore a count stays valid until it is used. All counts use an index. A submission reads the
 group's jobs, and a claim the group's running jobs. A group without a limit is not counted.
@@ -175,7 +175,7 @@ def allowance(
 
 
 def obstacle(db: Connection, rules: QuotaRules, job: int, stored_bytes: Callable[[], Mapping[Whose, int]]) -> str:
-    """Return, for people, the quota that keeps a waiting job from starting, or "" if there is none."""
+    """Return, in words, the quota that keeps a waiting job from starting, or "" if there is none."""
     row = db.execute(_WAITING, {"job_": job}).one()
     of_cores = tuple(rules.concerning(row.group, row.submitter, Quantity.CORES))
     for limit, whose in of_cores:

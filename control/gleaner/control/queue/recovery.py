@@ -1,6 +1,6 @@
 """Make a queue consistent with the storage after it was restored from an older backup.
 
-A job whose result is in the storage becomes Complete. Any other unended job continues from its newest complete
+A job whose result is in the storage becomes Complete. Any other unfinished job continues from its newest complete
 checkpoint in the storage. The next attempt and the next job each receive the number after the highest one in the backup
 or in the storage. An agent that started after the backup and has published nothing might have the same attempt number.
 Only the first of the two agents to publish an archive succeeds (`Draft.publish`), and the other agent's attempt is
@@ -24,7 +24,7 @@ from gleaner.control.queue.transitions import lock, make_for_all, put_on_hold, r
 from gleaner.control.states import Outcome, State, Transition
 
 PUT_BACK = "put back"
-"""The name of the event of each job that was unended in the backup."""
+"""The name of the event of each job that was unfinished in the backup."""
 _SQLITE_SEQUENCE = table("sqlite_sequence", column("name"), column("seq"))
 """The highest number that each table with AUTOINCREMENT has assigned."""
 
@@ -46,7 +46,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The numbers of jobs, by their outcome.
+    """The number of jobs with each outcome.
 
     `unknown` jobs were submitted after the backup, and only their archives remain.
     """
@@ -112,7 +112,7 @@ def _try_to_let_count(db: Connection, job: int, found: list[Found], *, now_s: fl
 
 def _let_count(db: Connection, row: Any, found: list[Found], *, now_s: float) -> tuple[bool, bool]:
     """Accept the newest result and the newest checkpoint of the job. Return True for each that was accepted."""
-    # If an attempt had ended before the backup, its archive was not accepted then either.
+    # Archives of attempts that ended before the backup are left out, because they had already been accepted or refused.
     first = row.attempt if row.state is State.RUNNING or row.lost else row.attempt + 1
     saves = [one for one in found if one.number is not None and one.attempt >= first]
     outputs = [one for one in found if one.exit_code == 0 and one.attempt >= first]

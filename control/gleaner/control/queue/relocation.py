@@ -1,8 +1,8 @@
 """Migrations of running jobs: which jobs can be saved, which can migrate, and how a migration ends.
 
 Control tells the agent to save a job that migrates. Afterwards the job waits like any other, except that its possible
-nodes are restricted. The row of a migration exists from the request until the job runs again, or until the time in
-which an agent could take it is over.
+nodes are restricted. The row of a migration exists from the request until the job runs again, or until no agent has
+taken the job in time.
 """
 
 import math
@@ -90,7 +90,7 @@ class Relocating:
 
     @property
     def way(self) -> str:
-        """Return the origin and the destination, for people."""
+        """Return the origin and the destination, in words."""
         return f"from {self.from_node}" + (f" to {self.to_node}" if self.to_node else "")
 
 
@@ -222,8 +222,8 @@ def nodes_and_jobs(
 ) -> tuple[tuple[AgentNode, ...], tuple[AgentJob, ...]]:
     """Return the live agents' nodes and all jobs on them, in the form that `policy.rebalancing` needs.
 
-    A job is migratable if it can be saved as far as is known, has run for at least `settled_s` seconds, and has no
-    failed migration.
+    A job is migratable if it can be saved as far as is known, has run for at least `settled_s` seconds, and no
+    migration of it has failed.
     """
     agents: dict[str, Any] = {row.name: row for row in db.execute(_AGENTS)}
     fits = {(row.saved_on, row.node) for row in db.execute(select(FIT))}

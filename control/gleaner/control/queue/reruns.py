@@ -1,8 +1,8 @@
 """Reruns: jobs that have failed or were cancelled wait again, as if they were new.
 
-They stay in their campaign, with their numbers, indices and parameters, and are subject to its rules again. The
-attempts continue to be counted, so reports and archives of earlier attempts never count for the new run. All jobs of
-one rerun change in one transaction.
+They stay in their campaign, with their numbers, indices and parameters, and are subject to its rules again. Attempt
+numbers continue to increase, so reports and archives of earlier attempts never count for the new run. All jobs of one
+rerun change in one transaction.
 """
 
 from collections import defaultdict

@@ -3,8 +3,8 @@
 Jobs and their attempts stay, because reports count them. At the next pass, a removed job loses the rows that other jobs
 lose when they are old, and `storage_gc` deletes the files of results that are given up here. Rows are removed in small
 portions, between which other writers have their turn. After an interruption, the next pass examines everything again.
-Each query reads a limited number of rows by key, and the caller limits the size of each removal. Therefore neither
-keeps a writer waiting for long, however large the tables are.
+Each query reads a limited number of rows by key, and the caller limits the size of each removal. Therefore no other
+writer waits for long, however large the tables are.
 """
 
 import time
@@ -167,8 +167,8 @@ def look_at_jobs(db: Connection, *, after: int, before_s: float, spent_s: float,
 
 
 def remove_results(db: Connection, which: ColumnElement[bool], *, removes_jobs: bool = False) -> int:
-    """Give up the results of the selected jobs that have ended, and with `removes_jobs` also the jobs. Return their
-    number."""
+    """Give up the results of those selected jobs that have ended. With `removes_jobs`, also remove these jobs. Return
+    their number."""
     ended = update(JOB).where(which, JOB.c.state == State.COMPLETE, ~_IS_DELIVERED)
     is_removed = true() if removes_jobs else JOB.c.is_removed
     return db.execute(ended.values(output_digest=None, output_bytes=None, is_removed=is_removed)).rowcount
@@ -202,8 +202,7 @@ def _remove_jobs(db: Connection, which: ColumnElement[bool]) -> None:
 
 
 def remove_agents(db: Connection, names: Sequence[str], *, before_s: float) -> int:
-    """Remove the agents with these names that still have no attempts, with their tokens. Return how many were
-    removed."""
+    """Remove those of these agents that still have no attempts, and also their tokens. Return how many were removed."""
     removed = delete(AGENT).where(AGENT.c.name.in_(names), _UNUSED).returning(AGENT.c.name)
     gone = db.execute(removed, {"before_s": before_s}).scalars().all()
     db.execute(delete(TOKEN).where(TOKEN.c.role == Role.AGENT, TOKEN.c.name.in_(gone)))

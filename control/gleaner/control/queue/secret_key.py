@@ -1,4 +1,4 @@
-"""The key that encrypts the groups' secrets. It is in one of control's files, with mode 0600.
+"""The key that encrypts the groups' secrets. It is stored in a file with mode 0600.
 
 The file has one key on each line. The first key encrypts, and all keys can decrypt, so an admin replaces the key by
 adding a new first line.

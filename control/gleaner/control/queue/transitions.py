@@ -5,8 +5,8 @@ changed and is refused. A report is accepted only for the job's latest attempt, 
 merely assumed to be lost.
 
 PostgreSQL receives a transition (of the job, its attempt and the event) as one statement with data-modifying CTEs,
-because three statements would reduce the rate of completions by three tenths. SQLite has no such CTEs and receives the
-same statements one by one. A claim works in the same way, with three statements for any number of jobs.
+because three statements would reduce the rate of completions by 30 %. SQLite has no such CTEs and receives the same
+statements one by one. A claim works in the same way, with three statements for any number of jobs.
 """
 
 from collections.abc import Mapping, Sequence

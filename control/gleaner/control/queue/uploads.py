@@ -1,7 +1,7 @@
 """The quota of the groups' storage. Space for an image or an input is reserved before any part of it is written.
 
 A group is charged for its reservations, its inputs, the images for which it has a name, and the images that only its
-unended jobs need. Each content counts once, with its size on disk. A published image is charged to no group.
+unfinished jobs need. Identical content counts once, with its size on disk. A published image is charged to no group.
 """
 
 from collections.abc import Sequence

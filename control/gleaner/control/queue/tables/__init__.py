@@ -16,7 +16,7 @@ from gleaner.control.queue.tables.jobs import LaneWish as LaneWish
 from gleaner.control.queue.tables.jobs import NeedKind as NeedKind
 
 METADATA = SQLModel.metadata
-"""All tables. Each module that is imported here declares some of them."""
+"""The metadata of all tables. Each module that is imported here declares some of them."""
 
 CAMPAIGN = METADATA.tables["campaign"]
 SUBMISSION_KEY = METADATA.tables["submission_key"]

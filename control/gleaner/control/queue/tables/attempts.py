@@ -136,7 +136,7 @@ class PauseRecord(QueueRecord, table=True):
 
 
 class MigrationRecord(QueueRecord, table=True):
-    """A job that was told to migrate and does not run elsewhere yet."""
+    """A job that is to migrate and does not run elsewhere yet."""
 
     __tablename__ = "migration"
     job: int = Field(primary_key=True, sa_type=BigInteger, foreign_key="job.id")

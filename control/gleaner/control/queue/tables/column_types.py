@@ -31,7 +31,7 @@ def partial_index(name: str, *columns: str | TextClause, where: str, unique: boo
 
 
 class StorableText(TypeDecorator[str]):
-    """A text for people, which can quote any input. Characters that no database accepts are replaced."""
+    """The text of a message, which can quote any input. Characters that no database accepts are replaced."""
 
     impl = PlainText
     cache_ok = True

@@ -1,4 +1,4 @@
-"""Tokens, signed-in browsers, and the leading program with the facts that it shows to people."""
+"""Tokens, signed-in browsers, and the leading program with the facts that it publishes."""
 
 from sqlalchemy import BigInteger, CheckConstraint, Enum
 from sqlmodel import Field
@@ -59,7 +59,7 @@ class LeaderRecord(QueueRecord, table=True):
 
 
 class ControlViewRecord(QueueRecord, table=True):
-    """The facts that the leader's loops publish for people. The table has at most one row."""
+    """The facts that the leader's loops publish. The table has at most one row."""
 
     __tablename__ = "control_view"
     __table_args__ = (CheckConstraint("id = 1", "only_one"),)

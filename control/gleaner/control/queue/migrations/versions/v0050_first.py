@@ -1,8 +1,8 @@
 """All tables of release 0.2.0, as SQL that does not change with the code.
 
-After the release, each change of a table is a further revision. Before it, a change of a table raises the number here,
-`GLEANER_TESTS=golden` with `tests/queue/test_schema.py` regenerates the SQL, and a database with another number is
-refused.
+After the release, each change of a table is a further revision. Before the release, a change of a table raises the
+number here, `GLEANER_TESTS=golden` with `tests/queue/test_schema.py` regenerates the SQL, and a database with another
+number is refused.
 """
 
 from pathlib import Path
