@@ -48,7 +48,7 @@ from gleaner.control.queue.transitions import event_name
 from gleaner.control.states import Outcome, State, Transition
 
 FIRST_EVENTS, NEWEST_EVENTS = 50, 450
-"""How many of a job's first events, and how many of its latest ones, are shown and kept."""
+"""The number of a job's first events, and of its latest events, that are shown and kept."""
 RESULTS_AT_ONCE = 1000
 _UNSAVED = (*attempts.SAVE_FAILURES, ReturnReason.TOO_LATE)
 
