@@ -110,7 +110,7 @@ def refusal(context: AgentContext, assignment: Assignment) -> str:
 
 
 def missing_mount(context: AgentContext, assignment: Assignment) -> str:
-    """Return one line that begins with a folder that the job mounts and this node lacks; "" if it has them all."""
+    """Return one line that begins with a folder that the job mounts and this node lacks; "" if no folder is missing."""
     for path in assignment.spec.mounts:
         if path not in context.facts.mounts:
             return f"{path}: it is not among the mounts of {context.facts.node}"

@@ -113,7 +113,7 @@ def prune(
 
 
 def make_room(runtime: Runtime, size_bytes: int, *, limit_bytes: int, now_s: float) -> None:
-    """Remove unused images until another one of this size fits into the limit for all.
+    """Remove unused images until an image of this size fits within the limit for all images.
 
     Raises `ImageRefused` if the image alone is too large, and `NoRoom` if the other images are in use.
     """
@@ -221,7 +221,7 @@ class PulledImages:
     def read(self) -> dict[str, PulledImage]:
         """Return the record, with the most recently used image last.
 
-        Entries that are not understood are left out, so those images always stay.
+        Entries that cannot be understood are left out, so their images always stay.
         """
         images: dict[str, PulledImage] = {}
         for file in self._folder.glob("*") if self._folder is not None else ():

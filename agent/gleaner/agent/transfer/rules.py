@@ -13,7 +13,7 @@ from gleaner.agent.transfer.credentials import Credential, CredentialKind, kind
 from gleaner.agent.transfer.process import PermanentFailure, TemporaryFailure, TransferFailure
 
 _BROKEN_OFF = ("ClientPayloadError", "ServerDisconnectedError", "IncompleteReadError", "ResponseStreamingError")
-"""Errors of aiohttp and botocore, which are slow to load."""
+"""Errors of aiohttp and botocore, by name because these libraries are slow to load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Access:
 
     allowed: Sequence[str]
     control_hosts: tuple[str, ...]
-    """The host name of control. The child connects to none of its addresses."""
+    """The host names of control. The child connects to none of their addresses."""
     silent_s: float
     """The time without data in either direction after which a server counts as hanging."""
     credential: Credential | None = None

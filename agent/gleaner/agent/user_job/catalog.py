@@ -89,8 +89,8 @@ class Catalog:
     def latest(self) -> tuple[Checkpoint, ...]:
         """Return the checkpoints that count, the newest first; empty if they belong to another program.
 
-        An unreadable record is an error and does not count as a missing one, since the job would then start from the
-        beginning and its next save would remove all earlier checkpoints.
+        An unreadable record raises an error and is not treated as a missing one, since otherwise the job would start
+        from the beginning, and its next save would remove all earlier checkpoints.
         """
         stays = f"the checkpoints stay: `scontrol requeue {self.job}` restores the job as soon as"
         try:
