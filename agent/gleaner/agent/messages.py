@@ -33,7 +33,7 @@ LogLine = Annotated[str, BeforeValidator(lambda text: _clean(text, LONGEST_LOG_L
 """One line that a job wrote, cleaned in the same way."""
 _BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}(==|[A-Za-z0-9+/]=))?$"
 OpenLine = Annotated[str, Field(pattern=_BASE64, max_length=4 * -(-LONGEST_LOG_LINE // 3))]
-"""The beginning of a line as base64 of its bytes, because it might end in the middle of a character."""
+"""The beginning of a line, in base64 because it might end in the middle of a character."""
 NodeName = InputName
 
 
@@ -370,7 +370,7 @@ class Orders(VersionedMessage):
     vacate: bool = False
     """True if the agent must save all jobs and end."""
     now_s: Seconds | None = None
-    """The time that control's clock showed between the heartbeat and this answer."""
+    """The time by control's clock at some instant between the heartbeat and this answer."""
     deliveries: bool = False
     """True if a result is waiting for delivery."""
 
@@ -463,8 +463,8 @@ class Slice(Message):
     save_s: Duration = 0.0
     """The time from the order to save until the checkpoint was published, summed over all saves of the attempt."""
     restored: RestoreMeasurement | None = None
-    """The cost of its restore; None if it began without one. Reports can repeat the cost, which control counts only
-    once."""
+    """The cost of its restore; None if the attempt began without a restore. Reports can repeat the cost, which control
+    counts only once."""
 
 
 class Checkpointed(VersionedMessage):

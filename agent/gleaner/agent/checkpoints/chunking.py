@@ -25,9 +25,10 @@ PACKS = 9
 """The maximum number of packs that an archive can use, which are its own pack, with number 0, and inherited ones."""
 
 _ONE_IN = 61
-"""One page in this many begins a block, if the first 8 bytes of pages are random."""
+"""A page begins a block if its first 8 bytes, divided by this number, leave `_REMAINDER`. If they are random, that is
+one page in this many."""
 _REMAINDER = 1
-"""The remainder of a page that begins a block. With 0, every page that begins with zeros would be a boundary."""
+"""The remainder for a page that begins a block. With 0, every page that begins with zeros would be a boundary."""
 _ZERO_PAGES = 16
 """A run of this many pages of zeros has its own blocks, for which nothing is stored."""
 _ZERO_PAGE = bytes(PAGE_BYTES)

@@ -71,7 +71,7 @@ class _SharedFolder:
 
 @dataclass(slots=True)
 class Inputs:
-    """The folders with the inputs of one agent's jobs. Safe for threads.
+    """The folders with the inputs of one agent's jobs. Thread-safe.
 
     `stage` and `copy` raise `NotStaged`, `StorageError` or `OSError`.
     """

@@ -80,7 +80,7 @@ class NewCheckpoint:
 
 @dataclass(slots=True)
 class JobCheckpoints:
-    """One attempt's view of its job's archives. Not safe for threads."""
+    """One attempt's view of its job's archives. Not thread-safe."""
 
     storage: FolderStorage
     assignment: Assignment

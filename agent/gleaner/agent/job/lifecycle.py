@@ -118,7 +118,7 @@ class NotStarted:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The process ended on its own, or because it reached its memory limit."""
+    """The process ended on its own, or was killed because it reached its memory limit."""
 
     exit_code: int
     out_of_memory: bool = False

@@ -21,7 +21,7 @@ from gleaner.agent.reporting.output_lines import OutputLines
 
 BATCH = 2000
 BATCH_BYTES = 2**20
-"""The limit of one batch. Control accepts no body above 8 MiB, and JSON can need six bytes for one character."""
+"""The size limit of one batch. Control accepts no body over 8 MiB, and JSON can need six bytes for one character."""
 BUFFER_BYTES = 8 * 2**20
 """The memory limit for one job's lines that wait for control."""
 RATE_BYTES_S = 2**20

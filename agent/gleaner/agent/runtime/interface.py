@@ -23,7 +23,7 @@ class RuntimeFault(Exception):
 
 
 class Gone(RuntimeFault):
-    """There is no such container."""
+    """The container does not exist."""
 
 
 class NoRoom(RuntimeFault):

@@ -120,7 +120,7 @@ class RemoteServer:
         return {"Authorization": f"Basic {b64encode(credential.value.encode()).decode()}"}
 
     def advice(self, url: str) -> str:
-        """Return advice for a group that a server does not admit, beginning with a colon."""
+        """Return advice for a group to which a server denies access, beginning with a colon."""
         credential = self.access.credential
         if credential is None:
             return ": the group has no secret for it (`glean secret set`)"

@@ -110,7 +110,8 @@ class Catalog:
         return 1 + max((int(number) for number in numbers if _NUMBER.fullmatch(number)), default=0)
 
     def record_checkpoint(self, new: Checkpoint) -> None:
-        """Record that this checkpoint counts. Remove those that no longer count, once the record is on the disk."""
+        """Record that this checkpoint counts. Once the record is on the disk, remove the checkpoints that no longer
+        count."""
         checkpoints = (new, *self.latest())
         that_count = tuple(checkpoints[at] for at in checkpoints_to_keep([one.chain for one in checkpoints]))
         self._write(that_count)
