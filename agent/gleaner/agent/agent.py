@@ -287,7 +287,7 @@ class Agent:
         """Return True if the agent must not wait any longer.
 
         A save that is still running at the planned exit, or that is to be tried again, can use the rest of Slurm's kill
-        wait, as long as the storage answers, because a lost save costs more than an unused reserve.
+        wait, as long as the storage answers. A lost save costs more than an unused reserve.
         """
         planned_s = self.exit_by_s - self._shutdown_grace_s
         is_storing = any(job.is_storing for job in self._jobs)

@@ -483,7 +483,7 @@ def _shims_folder(runtimes: Sequence[str]) -> Path:
 def _annotations(spec: ContainerSpec, *, restored: bool) -> Mapping[str, str]:
     """Return the annotations by which the shim recognizes a container.
 
-    When the time in `LABEL_END` has passed, the shim gives up on the agent.
+    When the time in `LABEL_END` has passed, the shim no longer waits for the agent.
     """
     marks = {ANNOTATION_HANDSHAKE: spec.name} | ({ANNOTATION_RESTORE: "yes"} if restored else {})
     return marks | ({ANNOTATION_END: end_s} if (end_s := spec.labels.get(LABEL_END)) else {})

@@ -3,8 +3,8 @@
 A name is read as Docker reads it: `pi` is `docker.io/library/pi:latest`. The registry and the rest of a pattern are
 compared separately, so that no wildcard extends from one into the other.
 
-A node without an engine that could pull images uses image files. They are in a folder (shared, or local to the node)
-with one entry for each container image, whose name is the image's name with `_` for each `/` and `:`. The entry is the
+A node without an engine that can pull images uses image files. They are in a folder (shared, or local to the node) with
+one entry for each container image, whose name is the image's name with `_` for each `/` and `:`. The entry is the
 archive that `docker save` writes (`pythia_1.tar`), or an OCI layout (`pythia_1/`, as `skopeo copy` writes it). The
 agent opens them under its own account. A layout is first packed into one unnamed file, so that the node's helper, which
 runs as root, only reads from a descriptor.

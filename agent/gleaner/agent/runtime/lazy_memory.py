@@ -1,4 +1,5 @@
-"""Load the memory of a restored container while it runs, as the agent's side of root's page server.
+"""Load the memory of a restored container while it runs, as the agent's counterpart of the page server, which runs as
+root.
 
 The agent writes CRIU's page maps so that CRIU leaves this memory out (`privileged.shim.lazy_maps`). Then it sends whole
 verified blocks. First come those that the program waits for, then those that were waited for after the previous

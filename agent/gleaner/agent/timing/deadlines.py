@@ -18,7 +18,7 @@ class AtStake:
     """One job to be saved at the end, with the work that is lost without its save, and the cost of the save."""
 
     core_s: float
-    """Processor time since it was last saved, or since it started."""
+    """Processor time since the job was last saved, or since it started."""
     save_s: float
 
 
