@@ -1,9 +1,9 @@
 """The agent: it registers, claims jobs, runs each in an executor, sends heartbeats, saves all jobs in time, and
 deregisters.
 
-The agent plans to exit before Slurm ends it, earlier by the length of Slurm's kill wait (`timing.deadlines.exit_by_s`),
-even if the storage hangs. A save that is still running at the planned exit can use the rest of the kill wait, and is
-lost only at the end itself.
+The agent plans to exit one kill wait before Slurm ends it (`timing.deadlines.exit_by_s`), even if the storage hangs. A
+save that is still running at the planned exit can use the kill wait, and is lost only if it is not finished when Slurm
+ends the agent.
 
 The agent's own clock determines when saving begins, unless an order from control, a signal from Slurm or an earlier end
 of the Slurm job requires it sooner. Without work the agent ends and frees the node. Without control it keeps running,
@@ -79,7 +79,8 @@ shrinks."""
 DELIVER_EVERY_S = 1.0
 REGISTER_AGAIN_S = 3.0
 REGISTER_FOR_S = 120.0
-"""For this long after its start, an agent tries to reach control. It then ends, so that others can use the node."""
+"""For this long after its start, an agent tries to reach control. If that fails, it ends, so that others can use the
+node."""
 STORAGE_ANSWERS_WITHIN_S = 3.0
 """The agent waits this long at its end for a storage that does not answer."""
 EXIT_BEFORE_END_S = 1.0
@@ -140,7 +141,7 @@ class Agent:
     _is_asking: bool = False
     """True while a claim is waiting for control's answer, which might bring work."""
     _had_time: bool = False
-    """True once there has been time for a slice."""
+    """True once there was enough time left for a slice."""
     _has_measured_disk: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the free space is known. Until then the agent claims no jobs."""
     _exchanges: deque[Exchange] = field(default_factory=lambda: deque[Exchange](maxlen=EXCHANGES))
@@ -286,7 +287,7 @@ class Agent:
         """Return True if the agent must not wait any longer.
 
         A save that is still running at the planned exit, or that is to be tried again, can use the rest of Slurm's kill
-        wait, as long as the storage answers, because a lost save costs more than an unused reserve.
+        wait, as long as the storage answers. A lost save costs more than an unused reserve.
         """
         planned_s = self.exit_by_s - self._shutdown_grace_s
         is_storing = any(job.is_storing for job in self._jobs)
@@ -308,15 +309,15 @@ class Agent:
 
     @property
     def _last_exit_s(self) -> float:
-        """The instant of the exit if all of the kill wait is used. The process ends then in any case."""
+        """The instant of the exit if all of the kill wait is used. At that instant, the process ends in any case."""
         return max(self.exit_by_s, self.end_s - EXIT_BEFORE_END_S)
 
     def _make_early_saves(self, now_s: float) -> bool:
         """Save all jobs early, once, on a node where too little is known about the cost of saves.
 
-        As many jobs are saved at the same time as at the end, since these saves serve as the measurement. From then on,
-        only work that was computed after them can be lost. Return True while early saves are due or running, so that a
-        guess does not end the slice.
+        As many jobs are saved at the same time as at the end, since these saves serve as the measurement. Afterwards,
+        only work that was computed since these saves can be lost. Return True while early saves are due or running, so
+        that the slice is not ended because of a guess.
         """
         if not self.settings.early_saves or now_s >= self._latest_save_point_s():
             return False
@@ -375,7 +376,7 @@ class Agent:
             self._probe.start()
 
     async def _deregister(self) -> None:
-        """Deregister, and make sure that control receives all reports."""
+        """Deregister, after handing all reports to control or to the storage as far as possible."""
         saves = self._last_saves
         deregistration = Deregistration(
             ended_s=self.clock.now_s(),
@@ -463,7 +464,7 @@ class Agent:
             self._fault = True
 
     def _note_broken_part(self, part: asyncio.Task[None]) -> None:
-        """Vacate the node if a background task failed, since the agent would only seem to work without it."""
+        """Vacate the node if a background task failed, since without it the agent would only seem to work."""
         if not part.cancelled() and (error := part.exception()):
             log.error("a part of this agent broke", error=repr(error))
             self._fault = True
@@ -585,8 +586,8 @@ class Agent:
     async def _answer_signal(self, number: signal.Signals) -> None:
         """Find out whether a signal is Slurm's early warning, a preemption, or a cancellation.
 
-        There is time to ask Slurm first only after a warning, and not after SIGTERM. A preemption arrives as SIGTERM if
-        the warning has already been sent.
+        After a warning there is time to ask Slurm first, but not after SIGTERM. A preemption arrives as SIGTERM if the
+        warning has already been sent.
         """
         signal_s = self.clock.now_s()
         is_warning = number is signal.SIGUSR1

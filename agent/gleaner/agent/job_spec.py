@@ -1,6 +1,6 @@
 """The specification of a job, which a user submits, the queue stores as one document, and an agent runs.
 
-A new key of a job is a field of `JobSpec`. It is named again only where people set it or see it, and where it takes
+A new key of a job is a field of `JobSpec`. It is named again only where users set it or see it, and where it takes
 effect (CONTRIBUTING.md). Times are in seconds, and memory is in MiB. In a campaign, `{index}` becomes the job's index
 and `{mass}` its value of the parameter `mass` (`resolved`).
 """
@@ -62,7 +62,7 @@ def few_fields(value: object) -> object:
 
 
 class Shape(BaseModel):
-    """A value that people send. It is immutable, and an unknown field is an error because it might be misspelt."""
+    """A value that users send. It is immutable, and an unknown field is an error because it might be misspelt."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     _few_fields = model_validator(mode="before")(few_fields)

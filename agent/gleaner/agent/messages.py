@@ -27,12 +27,13 @@ def _clean(text: object, longest: int) -> object:
 
 
 Text = Annotated[str, BeforeValidator(lambda text: _clean(text, LONGEST_TEXT))]
-"""Text for a person. It is never refused: long text is cut, and characters that databases cannot store are replaced."""
+"""Text for a person. It is never refused, since long text is cut, and characters that databases cannot store are
+replaced."""
 LogLine = Annotated[str, BeforeValidator(lambda text: _clean(text, LONGEST_LOG_LINE))]
 """One line that a job wrote, cleaned in the same way."""
 _BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}(==|[A-Za-z0-9+/]=))?$"
 OpenLine = Annotated[str, Field(pattern=_BASE64, max_length=4 * -(-LONGEST_LOG_LINE // 3))]
-"""The beginning of a line as base64 of its bytes, because it might end in the middle of a character."""
+"""The beginning of a line, in base64 because it might end in the middle of a character."""
 NodeName = InputName
 
 
@@ -43,7 +44,7 @@ Cores = Annotated[int, Field(ge=0, le=1_000_000), NUMBER]
 Mebibytes = Annotated[int, Field(ge=0, le=2**31 - 1), NUMBER]
 Seconds = Annotated[float, Field(ge=-MAX_ID, le=MAX_ID), NUMBER]
 Duration = Annotated[float, Field(ge=0, le=MAX_ID), NUMBER]
-"""The limit keeps the sum of many such values finite."""
+"""A time in seconds, with a limit that keeps the sum of many such values finite."""
 Weight = Annotated[float, Field(ge=0, le=MAX_ID), NUMBER]
 
 
@@ -129,13 +130,13 @@ class Registration(VersionedMessage):
     facts: NodeFacts
     images: NodeImages = NodeImages()
     end_s: Seconds
-    """The instant of the agent's end, which is the shared end or earlier."""
+    """The instant of the agent's end, which is the boundary of its round or earlier."""
     slurm_job: Text | None = None
 
 
 class CostSample(NamedTuple):
-    """One measured save or restore, with the total size of all that ran at the same time and the time that each
-    took."""
+    """One measured save or restore, with the total size of all saves or restores that ran at the same time, and the
+    time that each took."""
 
     mib: Annotated[float, Field(ge=1, le=MAX_ID), NUMBER]
     took_s: Annotated[float, Field(ge=0, le=MAX_ID), NUMBER]
@@ -195,7 +196,7 @@ class Stream(StrEnum):
 
 
 class Checkpoint(Message):
-    """A published checkpoint, by name. `digest` is that of its manifest."""
+    """A published checkpoint, by its attempt and its number. `digest` is that of its manifest."""
 
     attempt: AttemptNumber
     number: AttemptNumber
@@ -209,17 +210,16 @@ class Checkpoint(Message):
     them."""
     chain: Annotated[str, Field(pattern=r"^[0-9]{1,10}/[0-9]{1,10}$")] | None = None
     """The name of the chain. Checkpoints of a job in the same chain can share files. A chain is named after its first
-    checkpoint, as attempt/number, and that is this checkpoint itself if it shares no files. None if the chain is not
-    known."""
+    checkpoint (attempt/number), which is this checkpoint if it shares no files. None if the chain is not known."""
     silent_s: Duration = 0.0
-    """The time for which the job had computed without writing anything when it was saved, including earlier slices."""
+    """The time, including earlier slices, for which the job had computed without writing anything when it was saved."""
     has_memory: Flag = True
     """False if it contains only the job's folder, written by a workload that saves itself. Such a checkpoint fits every
     node."""
 
 
 class ClaimRequest(VersionedMessage):
-    """A request for work: the cores and the memory that are free on the node."""
+    """A request for work, with the cores and the memory that are free on the node."""
 
     cpus: Cores
     memory_mib: Mebibytes
@@ -364,13 +364,13 @@ class Order(StrEnum):
 
 
 class Orders(VersionedMessage):
-    """The answer to a heartbeat: one order for each attempt named in it, in the same order."""
+    """The answer to a heartbeat, with one order for each attempt that the heartbeat names, in the same sequence."""
 
     orders: tuple[Order, ...] = ()
     vacate: bool = False
     """True if the agent must save all jobs and end."""
     now_s: Seconds | None = None
-    """The time that control's clock showed between the heartbeat and this answer."""
+    """The time by control's clock at some instant between the heartbeat and this answer."""
     deliveries: bool = False
     """True if a result is waiting for delivery."""
 
@@ -448,7 +448,7 @@ class SaveMeasurement(Message):
 
 
 class Slice(Message):
-    """The times of one attempt. Instants are by the agent's clock."""
+    """The times of one attempt. Instants are times of the agent's clock."""
 
     started_s: Seconds
     """The instant at which the agent began to prepare the job."""
@@ -463,7 +463,8 @@ class Slice(Message):
     save_s: Duration = 0.0
     """The time from the order to save until the checkpoint was published, summed over all saves of the attempt."""
     restored: RestoreMeasurement | None = None
-    """The cost of its restore; None if it began without one. Reports can repeat the cost, which control counts once."""
+    """The cost of its restore; None if the attempt began without a restore. Reports can repeat the cost, which control
+    counts only once."""
 
 
 class Checkpointed(VersionedMessage):
@@ -494,7 +495,7 @@ class Saved(VersionedMessage):
 
 
 class Output(Message):
-    """A job's published folder, by the digest of its manifest."""
+    """A job's published folder, identified by the digest of its manifest."""
 
     digest: Digest
     size_bytes: Count

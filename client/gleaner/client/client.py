@@ -68,7 +68,7 @@ class AsyncClient(_Connected, AsyncDriver):
 
 
 def _settings(**given: Any) -> "ClientSettings":
-    """Return the settings of `glean`, with these values in place of its own. Raises `ClientError`."""
+    """Return the settings of `glean`, with these values in place of the configured ones. Raises `ClientError`."""
     from pydantic import ValidationError
 
     from gleaner.control.effective_settings import load_settings

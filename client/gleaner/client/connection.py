@@ -37,7 +37,7 @@ CONNECT_S = 10.0
 REFUSED_S = 4.8
 """The time for which a refused connection is tried again. A restart of control takes two to four seconds."""
 STORE_S = 1800.0
-"""The time in which control stores an image or an input that it has received."""
+"""The time limit for control to store an image or an input that it has received."""
 NOTICE_AFTER_S = 5.0
 """The time without an answer after which the user is told that the call is waiting."""
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})

@@ -43,7 +43,7 @@ class ClientError(Exception):
         self.status = status
         """The status of control's answer; None if the error did not come from an answer."""
         self.option = option
-        """The option of the method that was wrong, with which the text begins; empty if there was none."""
+        """The option of the method that was wrong, with which the text begins; empty if no option was wrong."""
 
     @property
     def is_away(self) -> bool:

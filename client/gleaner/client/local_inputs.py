@@ -1,6 +1,6 @@
 """Local files and folders as inputs.
 
-They are packed the same way each time, so that equal content is sent only once.
+They are packed in the same way each time, so that equal content is sent only once.
 """
 
 import hashlib

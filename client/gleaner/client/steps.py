@@ -156,7 +156,7 @@ class _Method(Generic[P, G]):
         update_wrapper(self, steps)  # type: ignore[arg-type]
 
     def _of(self, client: SyncDriver | AsyncDriver | None, do: str) -> Any:
-        """Return the method of this client, whose steps `do` performs.
+        """Return the method of this client. The driver's method `do` performs its steps.
 
         Without a client, return the description itself.
         """

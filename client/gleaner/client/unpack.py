@@ -73,7 +73,7 @@ def fetch(
     """Unpack a job's result into `folder`, unless it is already there. `only` are patterns of the files to fetch.
 
     The result is read from the storage if the caller can read it there, and is otherwise sent by control. An error
-    changes nothing. Raises `ClientError`, even if the disk or the archive is faulty.
+    changes nothing. Raises `ClientError`, also if the disk or the archive is faulty.
     """
     wanted = _Record(job=result.job, attempt=result.attempt, digest=result.digest or "", only=tuple(only))
     done: list[Fetched] = []

@@ -43,7 +43,7 @@ def send(connection: Connection, file: FileToSend, group: str | None, on_part: O
 
 
 def _put(connection: Connection, file: FileToSend, part: bytes, *, at: int, group: str | None) -> Steps[int]:
-    """Send a part, again if the answer is lost. Return the size of the file as stored by control."""
+    """Send a part, and repeat it if the answer is lost. Return the size of the file as stored by control."""
     params = {"at": at, "size_bytes": file.size_bytes, **({} if group is None else {"group": group})}
     uploaded = yield from connection.ask(
         "PUT", f"/v1/uploads/{file.kind}/{file.content}", Uploaded, is_repeatable=True, params=params,

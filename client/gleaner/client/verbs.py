@@ -179,7 +179,7 @@ class Verbs:
 
     @Verb
     def log(self, job: int, *, first: int = 0, limit: int = LINES_A_PAGE, everything: bool = False) -> Steps[LogPage]:
-        """Return lines that a job has printed, from number `first` on. `everything` includes those of lost attempts."""
+        """Return lines that a job has printed, from number `first` on. `everything` includes lines of lost attempts."""
         wanted = {"first": first, "limit": limit} | ({"all": 1} if everything else {})
         return self._read(f"/v1/jobs/{job}/log", LogPage, wanted)
 
@@ -360,7 +360,7 @@ class Verbs:
         self, path: str | Path, *, name: str | None = None, into_job: bool = False, group: str | None = None,
         on_part: OnPart | None = None,
     ) -> Steps[InputSpec]:  # fmt: skip
-        """Send a file or folder, unless the group has stored it. Return its entry for a job's `inputs`."""
+        """Send a file or folder, unless the group has already stored it. Return its entry for a job's `inputs`."""
         file: FileToSend = yield Work(lambda: local_inputs.pack(Path(path), name=name or Path(path).name))
         spec = checked(InputSpec, name=file.name, content=file.content, into_job=into_job)
         yield from local_inputs.store(self._connection, [file], group, on_part)
@@ -436,7 +436,8 @@ class Verbs:
 
     @Verb
     def tokens(self, *, everything: bool = False) -> Steps[tuple[TokenRow, ...]]:
-        """Return the tokens of people, and with `everything` also the ended ones. Users see only their own."""
+        """Return the valid tokens except those of agents, and with `everything` also the ended ones. Users see only
+        their own."""
         return self._read("/v1/tokens", tuple[TokenRow, ...], {"all": 1} if everything else None)
 
     @Verb
@@ -512,7 +513,7 @@ class Verbs:
 
     @Verb
     def report(self, *, month: str = "", accounting: bool = False) -> Steps[MonthReport]:
-        """Return a month's node time, and the users who received the harvest.
+        """Return a month's node time, and the users who received the harvested time.
 
         `accounting` adds the waiting times of regular jobs.
         """
@@ -527,7 +528,7 @@ class Verbs:
 
     @Verb
     def web_address(self) -> Steps[str]:
-        """Return the address of the web page, with a code that signs one browser in within a minute."""
+        """Return the address of the web page, with a code that can sign in one browser within a minute."""
         code = yield from self._write("POST", "/v1/web-codes", WebCode)
         return f"{self._connection.urls[0].rstrip('/')}/web/sign-in#{quote(code.code, safe='')}"
 

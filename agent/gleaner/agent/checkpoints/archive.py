@@ -217,7 +217,7 @@ def _layout(folder: int, parts: Sequence[ManifestPart]) -> Layout:
 
 
 def footer_of(file: int, file_bytes: int) -> bytes:
-    """Return the last bytes of a pack. They contain the digest of its index, so they identify the archive."""
+    """Return the last bytes of a pack. They contain the digest of the index, so they identify the archive."""
     return pread_all(file, FOOTER_BYTES, file_bytes - FOOTER_BYTES)
 
 

@@ -20,14 +20,15 @@ from typing import NamedTuple
 PAGE_BYTES = 4096
 LEAST_BYTES = 64 * 2**10
 MOST_BYTES = 512 * 2**10
-"""The smallest block (except those beside zeros, and a part's last one) and the largest."""
+"""The sizes of the smallest block (except blocks beside zeros, and a part's last one) and of the largest."""
 PACKS = 9
-"""The number of packs that an archive can use, which are its own pack, with number 0, and inherited ones."""
+"""The maximum number of packs that an archive can use, which are its own pack, with number 0, and inherited ones."""
 
 _ONE_IN = 61
-"""One page in this many begins a block, if the page's first 8 bytes are random."""
+"""A page begins a block if its first 8 bytes, divided by this number, leave `_REMAINDER`. If they are random, that is
+one page in this many."""
 _REMAINDER = 1
-"""The remainder of a page that begins a block. With 0, every page that begins with zeros would be a boundary."""
+"""The remainder for a page that begins a block. With 0, every page that begins with zeros would be a boundary."""
 _ZERO_PAGES = 16
 """A run of this many pages of zeros has its own blocks, for which nothing is stored."""
 _ZERO_PAGE = bytes(PAGE_BYTES)
@@ -56,7 +57,7 @@ class Block(NamedTuple):
 def cuts(content: memoryview, *, last: bool) -> list[int]:
     """Return the ends of the blocks in content that starts at the beginning of a block.
 
-    Unless the content is the last, its rest can be cut only together with the content that follows.
+    Without `last`, the remainder at the end is not cut, because it must be cut together with the content that follows.
 
     >>> cuts(memoryview(bytes(2**20 + 5000)), last=False)
     [524288, 1048576]
@@ -160,7 +161,7 @@ def part_digest(blocks: Blocks) -> str:
 
 
 def index_of(pack_sizes: Sequence[int], parts: Iterable[Blocks]) -> tuple[bytes, bytes]:
-    """Return the end of a pack, which is the index, and the footer through which the index is found.
+    """Return the two last pieces of a pack, which are the index and the footer that leads to the index.
 
     Pack 0 is this pack.
     """

@@ -1,7 +1,8 @@
 """Reuse blocks of the previous checkpoint. A new archive shares the packs of the older one through hard links.
 
-So the older archive can be deleted at any time. A pack of which the new archive uses less than half is not shared. Its
-blocks are copied in their stored form. Otherwise a few blocks would keep a whole old checkpoint on the disk.
+So the older archive can be deleted at any time. A pack of which the new archive uses less than half is not shared,
+since a few blocks would then keep a whole old checkpoint on the disk. Instead, the blocks in use are copied in their
+stored form.
 
 Each block is read and verified before the new archive relies on it. Otherwise a damaged block would break the new
 archive as well, and every later one. A pack with such a block is not shared. A block that the older archive has

@@ -1,4 +1,4 @@
-"""Store archives in a folder that all nodes share (NFS, Lustre, GPFS, or a local disk where there is one node).
+"""Store archives in a folder that all nodes share (NFS, Lustre, GPFS, or a local disk if there is only one node).
 
     ROOT/.drafts/WRITER--UUID/  archives being written, by the agent of that name
     ROOT/.drafts/UUID/          archives being written by others, and deleted archives before their files are removed
@@ -44,7 +44,7 @@ class FolderStorage:
     """The storage below one folder. It outlives nodes and agents, and is safe for any number of processes on them.
 
     Keys are relative paths of plain names, such as `jobs/7/attempt-3/checkpoint-1`. Every method can raise
-    `StorageError`. `writer` is the plain name of this object's drafts, if it has one.
+    `StorageError`. `writer` is the plain name under which this object makes its drafts, if it has one.
     """
 
     def __init__(self, root: Path, writer: str = "") -> None:
@@ -55,10 +55,10 @@ class FolderStorage:
         self._workers = Workers()
 
     def prepare(self) -> None:
-        """Set up the folder, once in its life. A second call changes nothing, even at the same time.
+        """Set up the folder, which is needed only once. A second call changes nothing, even at the same time.
 
-        This is for an admin's command and not for every start. If the shared file system is missing, the command turns
-        the empty mount point into a storage folder.
+        This is called by an admin's command and not at every start, because it would turn an empty mount point into a
+        storage folder if the shared file system were missing.
         """
         with translate_errors(self._root):
             self._root.mkdir(mode=0o700, exist_ok=True)
@@ -103,9 +103,8 @@ class FolderStorage:
                 return []
 
     def delete(self, key: str) -> None:
-        """Hide an archive from readers immediately, and then remove its files.
-
-        It is no error if the archive does not exist.
+        """Hide an archive from readers immediately, and then remove its files. If the archive does not exist, nothing
+        happens.
         """
         hidden = f"{DRAFTS}/{secrets.token_hex(16)}"
         if self._move_away(key, hidden):
@@ -120,7 +119,7 @@ class FolderStorage:
         return stored_digest(self._root, key)
 
     def set_aside(self, key: str) -> None:
-        """Move a broken archive to `.broken`. It is no error if the archive does not exist."""
+        """Move a broken archive to `.broken`. If the archive does not exist, nothing happens."""
         if self._move_away(key, f"{_BROKEN}/{key.replace('/', '--')}--{secrets.token_hex(4)}"):
             with translate_errors(self._root), open_root(self._root) as root, walk(root, (_BROKEN,)) as broken:
                 os.fsync(broken)
@@ -134,7 +133,7 @@ class FolderStorage:
                     remove_tree(broken, name)
 
     def writers(self) -> Collection[str]:
-        """Return the names of the writers that have drafts. Nameless drafts are left out."""
+        """Return the names of the writers that have drafts. Drafts without a writer's name are left out."""
         with translate_errors(self._root), open_root(self._root) as root, walk(root, (DRAFTS,)) as drafts:
             return {writer for name in entries(drafts) if (writer := writer_of(name))}
 
@@ -143,7 +142,7 @@ class FolderStorage:
 
         These are all drafts of `ended_writers`, and all drafts that have not been written to since `before_s` (seconds
         since the epoch, by the file server's clock). If such a draft's writer resumes after that, its calls raise
-        `StorageError`, and it has published nothing.
+        `StorageError`, and nothing is published.
         """
         with translate_errors(self._root), open_root(self._root) as root, walk(root, (DRAFTS,)) as drafts:
             stale = [

@@ -3,8 +3,8 @@
 An *archive* is a set of named parts under one key, with a manifest that lists each part's size and digest. A part is
 stored in blocks, and a block that is known from an older archive is not stored again. An archive becomes visible as a
 whole, by one rename after everything has been written and synced. A visible archive is never changed. The digest of the
-manifest identifies the content. Control keeps the digest, and a program that opens the archive must present it, so that
-another archive cannot be substituted.
+manifest identifies the content. Control keeps this digest, and a program that opens the archive must present it, so
+that another archive cannot be substituted.
 """
 
 from collections.abc import Sequence

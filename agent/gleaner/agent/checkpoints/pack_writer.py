@@ -3,8 +3,9 @@
     write() of any thread → batch of whole blocks → workers hash and compress → writing thread → syncing thread
 
 The amount of data on its way to the writing thread is bounded. The syncing thread keeps the disk busy from the
-beginning. So little is left for the last sync, and we know how much the disk still has to write. Blocks of a large
-archive are compressed only when the disk falls behind, because a disk that keeps up is faster without compression.
+beginning. Therefore the last sync has little to write, and we know how much the disk still has to write. Blocks of a
+large archive are compressed only when the disk falls behind, because a disk that keeps up is faster without
+compression.
 """
 
 import hashlib
@@ -204,7 +205,7 @@ class Pack:
 
 
 def is_worth_compressing(*, so_far_bytes: int, waiting_bytes: int) -> bool:
-    """Return True if little is written so far, or if much waits for the disk, which is then the slower part."""
+    """Return True if little has been written so far, or if much waits for the disk, which is then the slower part."""
     return so_far_bytes <= _LITTLE_BYTES or waiting_bytes >= _BEHIND_BYTES
 
 

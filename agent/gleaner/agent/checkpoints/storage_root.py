@@ -15,7 +15,7 @@ DRAFTS = ".drafts"
 STORAGE_ID = ".storage-id"
 """A file with a number that is unique to the folder.
 
-If the file exists on a machine, the path leads there to this folder, and not to another one of the same name.
+If a machine finds the file, its path leads to this folder, and not to another one of the same name.
 """
 _LONGEST_ID = 64
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -42,7 +42,7 @@ class StorageNumber:
     """Empty if the folder was set up before numbers were introduced."""
     inode: int = 0
     changed_s: float = 0.0
-    """The time of the file's last change (ctime), in seconds since the epoch. No copy can keep it."""
+    """The time of the file's last change (ctime), in seconds since the epoch. A copy cannot preserve it."""
 
 
 def storage_number(root: Path) -> StorageNumber:

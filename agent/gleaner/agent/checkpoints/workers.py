@@ -20,7 +20,7 @@ _IN_FLIGHT = 12
 """The maximum number of batches on their way to the disk, for all drafts together."""
 _LEVEL = 1
 _M_ARENA_MAX = -8
-"""The value from malloc.h."""
+"""The value of M_ARENA_MAX in malloc.h."""
 _SAMPLE_BYTES = 64 * 2**10
 _WORTH_IT = 0.9
 """A block is stored compressed only if compression shrinks it to at most this fraction."""

@@ -77,8 +77,7 @@ class Executor:
     times: Stopwatch
     silence: Silence = field(default_factory=Silence)
     forgets_failures: bool = False
-    """True if each order to vacate is a new one, for which earlier failures do not count since the job computed in
-    between."""
+    """True if earlier failures do not count for a new order to vacate, since the job has computed in between."""
     memory_bytes: int = 0
     """The memory in use at the last measurement."""
     since_s: float = 0.0
@@ -106,7 +105,7 @@ class Executor:
     """True if the order to vacate came before the job began. In that case the node is not to blame if the checkpoint is
     not found in time."""
     _signal_s: float = 0.0
-    """The instant at which the job was told by a signal to save itself (monotonic clock); 0 if it was not."""
+    """The instant at which a signal asked the job to save itself (monotonic clock); 0 if none did."""
     _latest_cost: SaveMeasurement | None = None
     """The cost of the latest published checkpoint."""
     _pausing: AbstractContextManager[object] = field(init=False)
@@ -435,7 +434,8 @@ class Executor:
         self.storage_fault = str(error) if isinstance(error, StorageError) else ""
 
     async def _keep_reports(self) -> None:
-        """Keep a periodic save from being lost with this process. A hanging storage delays the job only briefly."""
+        """Make sure that a periodic save is not lost with this process. A hanging storage delays the job only
+        briefly."""
         self.times.switch_to(Activity.SAVING)
         try:
             async with asyncio.timeout(REPORTS_ON_DISK_WITHIN_S):

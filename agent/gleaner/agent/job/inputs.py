@@ -3,9 +3,9 @@
     WORK/AGENT/inputs-HEX/NAME     what the container sees at /inputs/NAME
 
 Jobs with the same inputs share one folder, which is removed with the last of these jobs. Checkpoints do not contain
-inputs, so the inputs are copied to the node before each start and each restore. Inputs from URLs are in the storage by
-then (`url_inputs`). All calls block as long as the storage does, so make them in a worker thread. Nothing waits for
-them at the agent's end.
+inputs, so the inputs are copied to the node before each start and each restore. Inputs from URLs have been put into the
+storage before that (`url_inputs`). All calls block as long as the storage does, so make them in a worker thread.
+Nothing waits for these calls at the agent's end.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _SharedFolder:
 
 @dataclass(slots=True)
 class Inputs:
-    """The folders with the inputs of one agent's jobs. Safe for threads.
+    """The folders with the inputs of one agent's jobs. Thread-safe.
 
     `stage` and `copy` raise `NotStaged`, `StorageError` or `OSError`.
     """

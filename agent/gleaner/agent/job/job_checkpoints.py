@@ -42,7 +42,7 @@ agent's end, the same holds for blocks that the agent itself has written."""
 LONGEST_CHAIN = 8
 """The largest number of checkpoints in a row that share files. A damaged file breaks at most this many."""
 LONGEST_CHAIN_AT_THE_END = 2 * LONGEST_CHAIN
-"""The same number at an agent's end, where a full save might be too late."""
+"""The corresponding limit at an agent's end, where a full save might be too late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class NewCheckpoint:
 
 @dataclass(slots=True)
 class JobCheckpoints:
-    """One attempt's view of its job's archives. Not safe for threads."""
+    """One attempt's view of its job's archives. Not thread-safe."""
 
     storage: FolderStorage
     assignment: Assignment
@@ -118,8 +118,8 @@ class JobCheckpoints:
     def open(self) -> FolderArchive | None:
         """Open the checkpoint from which to restore the job, if it has one. Raises `ArchiveBroken` or `StorageError`.
 
-        A checkpoint that this node does not see might still exist, so the node keeps looking for a while before it
-        counts as missing. If there is no time to keep looking, the storage counts as failed.
+        A checkpoint that this node does not see might still exist, so the node keeps looking for a while before the
+        checkpoint counts as missing. If there is no time to keep looking, the storage counts as failed.
         """
         checkpoint = self.assignment.checkpoint
         if checkpoint is None:
@@ -164,8 +164,8 @@ class JobCheckpoints:
     ) -> NewCheckpoint:
         """Publish a checkpoint of a paused container. `mark`, which is called last, returns the position of the output.
 
-        With `at_the_end` there is time for a full checkpoint only if an incremental one is impossible. Raises the
-        errors of the runtime's `checkpoint` and of the storage, in which case there is no checkpoint.
+        With `at_the_end`, time is short, so a full checkpoint is written only if an incremental one is impossible.
+        Raises the errors of the runtime's `checkpoint` and of the storage, in which case there is no checkpoint.
         """
         with self._working_with_storage(), self._draft(at_the_end=at_the_end) as draft:
             runtime.checkpoint(container, draft)
@@ -174,7 +174,8 @@ class JobCheckpoints:
             return self._record_new(self._publish(draft, facts), has_memory=True, mark=mark())
 
     def save_folder(self) -> NewCheckpoint:
-        """Publish a checkpoint of only the folder, for a workload that has saved itself. Raises like `save_memory`."""
+        """Publish a checkpoint of only the folder, for a workload that has saved itself. Raises errors as `save_memory`
+        does."""
         with self._working_with_storage(), self._draft() as draft:
             draft.add(FOLDER_PART, folder.pack(self.folder))
             return self._record_new(self._publish(draft, {"memory": False}), has_memory=False, mark=NO_OUTPUT)

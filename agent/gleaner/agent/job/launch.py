@@ -64,7 +64,7 @@ def settle_inputs(
 
 
 def refuse(context: AgentContext, assignment: Assignment) -> lifecycle.NotStarted | None:
-    """Return why the job cannot run on this node, as far as a quick check shows; None if it can."""
+    """Return why the job cannot run on this node, as far as a quick check shows; None if no reason is found."""
     if reason := refusal(context, assignment):
         return lifecycle.NotStarted(ReturnReason.IMAGE_REFUSED, reason)
     if lacking := missing_mount(context, assignment):
@@ -110,7 +110,7 @@ def refusal(context: AgentContext, assignment: Assignment) -> str:
 
 
 def missing_mount(context: AgentContext, assignment: Assignment) -> str:
-    """Return one line that begins with a folder that the job mounts and this node lacks; "" if it has them all."""
+    """Return one line that begins with a folder that the job mounts and this node lacks; "" if no folder is missing."""
     for path in assignment.spec.mounts:
         if path not in context.facts.mounts:
             return f"{path}: it is not among the mounts of {context.facts.node}"
@@ -122,7 +122,7 @@ def missing_mount(context: AgentContext, assignment: Assignment) -> str:
 
 
 def _ensure_image(context: AgentContext, assignment: Assignment) -> lifecycle.NotStarted | None:
-    """Load the job's image onto the node if it is one that the job's group has pushed. Return the failure, if any."""
+    """Load the job's image onto the node if the job's group has pushed it. Return the failure, if any."""
     if assignment.image_digest is None:
         return None
     lock = context.work / "pushed-images.lock"

@@ -1,9 +1,9 @@
 """One job on one node, as a pure step function that turns an event into the next state and the things to do.
 
 The executor (`job.executor`) carries them out, one after the other, and feeds the outcomes back. There is no clock and
-no I/O here. A job is safe because of the order of the things to do. A process is killed only after its checkpoint is
-published, and a published checkpoint is reported at once, before anything else can fail. After a periodic save a
-process continues only when the report can no longer be lost with the agent.
+no I/O here. The order of the things to do keeps a job safe. A process is killed only after its checkpoint is published,
+and a published checkpoint is reported at once, before anything else can fail. After a periodic save a process continues
+only when the report can no longer be lost with the agent.
 
 A workload that saves itself receives its signal, and its folder is published when it has exited with the agreed code.
 """
@@ -23,7 +23,7 @@ NO_CHECKPOINT = "no checkpoint was published before the agent's end"
 
 
 class Unexpected(Exception):
-    """An event that cannot happen in this state, and therefore shows a bug of ours."""
+    """An event that cannot happen in this state, and therefore reveals a bug in Gleaner."""
 
 
 # ── states ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -118,7 +118,7 @@ class NotStarted:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The process ended on its own, or because it reached its memory limit."""
+    """The process ended on its own, or was killed because it reached its memory limit."""
 
     exit_code: int
     out_of_memory: bool = False
@@ -134,7 +134,7 @@ class Lost:
 
 
 class JobLimit(Enum):
-    """A limit that ends a job. The value is the exit code of a process that the corresponding signal ends."""
+    """A limit that ends a job. The value is the exit code of a process that is ended by the corresponding signal."""
 
     DISK = 153
     """The job has written more than its limit. The exit code is that of SIGXFSZ."""
@@ -435,7 +435,7 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
 
 def unsaved_line(task: Running | Saving) -> str:
     """Return why saves have failed since the last checkpoint, in the words of a returned job's report, or "" if none
-    has.
+    has failed.
 
     >>> unsaved_line(Running("c1", failure=SaveFailed("it has a queue", ReturnReason.UNSAVABLE)))
     'cannot be saved: it has a queue'

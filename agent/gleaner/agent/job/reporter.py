@@ -62,7 +62,7 @@ class Reporter(Protocol):
         ...
 
     def record_save(self, checkpoint: Checkpoint) -> None:
-        """Record that a published checkpoint counts. Raises `StorageError` if the save has failed. Blocks."""
+        """Record that a published checkpoint counts. After a `StorageError`, the save counts as failed. Blocks."""
         ...
 
     async def confirm_save(self, took_s: float) -> bool:
@@ -106,5 +106,5 @@ class Reporter(Protocol):
         ...
 
     def report_return(self, why: ReturnReason, detail: str, spent: Slice, measured: SaveMeasurement | None) -> None:
-        """Report that this attempt ends without a checkpoint. `measured` is the cost, up to now, of a late save."""
+        """Report that this attempt ends without a checkpoint. `measured` is the cost of a late save up to now."""
         ...

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Silence:
-    """One job's silence. Instants are given by the computing time in this slice, in seconds."""
+    """One job's silence. Instants are computing times in this slice, in seconds."""
 
     before_s: float = 0.0
     """The silence at the end of the previous slice."""

@@ -39,7 +39,7 @@ class _Turn:
 
 @dataclass(slots=True)
 class UrlInputs:
-    """The means by which one agent fetches inputs. Safe for threads."""
+    """The means by which one agent fetches inputs. Thread-safe."""
 
     place: Path
     """The agent's own folder on the node's disk."""

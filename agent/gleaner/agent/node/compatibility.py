@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 _VERSION = re.compile(r"\d+(?:\.\d+)*")
 MOST_FEATURES_NAMED = 5
-"""The number of missing features that are named. The others are counted."""
+"""At most this many missing features are named. The others are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +21,12 @@ class NodeKind:
     family: str
     """The name of the container runtime, without its version."""
     criu: str
-    """Empty if no memory can be saved."""
+    """CRIU's version; empty if no memory can be saved."""
     cpu_features: frozenset[str]
 
     @property
     def saves(self) -> bool:
-        """True if the memory of a job can be saved there."""
+        """True if the memory of a job can be saved on such a node."""
         return bool(self.criu)
 
 
@@ -40,8 +40,8 @@ def kind(*, architecture: str, runtime: str, criu: str, cpu_features: tuple[str,
 
 
 def version(text: str) -> tuple[int, ...]:
-    """Return the first version number in a text, for comparing. If there is none, it is empty, and so older than any
-    other version.
+    """Return the first version number in a text, in a form that can be compared. Without a number it is empty, which
+    counts as older than any version.
 
     >>> version("4.10") > version("4.9.2"), version("4.1.0") == version("Version: 4.1 (gitid 0)"), version("")
     (True, True, ())
@@ -54,7 +54,7 @@ def version(text: str) -> tuple[int, ...]:
 
 
 def lacks(node: NodeKind, saved_on: NodeKind) -> tuple[str, ...]:
-    """Return what the node lacks to restore a checkpoint of that kind, most important first, or nothing if it fits.
+    """Return what the node lacks to restore a checkpoint from that kind of node, the most important first.
 
     >>> old = NodeKind("x86_64", "docker", "4.1", frozenset({"avx", "sse"}))
     >>> new = NodeKind("x86_64", "docker", "4.1.1", frozenset({"avx", "sse", "avx512f"}))

@@ -1,8 +1,8 @@
 """Count the jobs' use of their node's disk, and decide which jobs must end or be saved.
 
-A job has a limit of bytes and of files, and the node's file systems keep a reserve that is not for jobs. The runtime
-itself sets a limit where it can (`DockerRuntime`). The count here is for all other cases. The count costs little,
-because it stops at a limit and becomes rarer the longer it takes. The reserve is checked each time.
+A job has a limit of bytes and of files, and the node's file systems keep a reserve that is not for jobs. Where the
+runtime can, it enforces a limit itself (`DockerRuntime`). The count here is for all other cases. It costs little,
+because it stops at a limit, and is repeated less often the longer it takes. The reserve is checked each time.
 """
 
 import os
@@ -30,14 +30,14 @@ _MIB = 2**20
 _COUNT_WITHIN_S = 10.0
 _EVERY_S = 10.0
 _FALL_MIB = 1024
-"""If this much space was used up since the last count, the next count is due."""
+"""As soon as this much space has been used up since the last count, the next count is due."""
 _REMOVED_WITHIN_S = 20.0
 _SHARE = 20
 """After a count that took t seconds, wait this many times t, so that counting costs at most 5 % of the time."""
 _LEAST_FREE_INODES = 0.02
 _PRUNE_EVERY_S = 60.0
 _WORTH_MIB = 64
-"""Ending a job that uses less than this would gain nothing."""
+"""Ending a job that uses less than this would free too little."""
 _MOST_OPEN = 100_000
 """The maximum number of open files of one container that are checked."""
 _IN_MEMORY = ("/dev/shm/", "/memfd:", "/dev/zero", "/SYSV")  # noqa: S108 - nothing is created there
@@ -133,7 +133,7 @@ def verdicts(
 
 
 def room(data_folders: Sequence[Path | str]) -> Room | None:
-    """Return the space on the fullest of the folders' file systems, or None if none can be read."""
+    """Return the space on the fullest of the folders' file systems, or None if no file system can be read."""
     rooms: list[Room] = []
     for place in data_folders:
         try:
@@ -147,7 +147,7 @@ def room(data_folders: Sequence[Path | str]) -> Room | None:
 
 @dataclass(slots=True)
 class DiskWatch:
-    """One agent's watch over the disk, for one thread at a time."""
+    """One agent's monitor of the disk. Only one thread at a time can use it."""
 
     runtime: Runtime
     work: Path
@@ -256,7 +256,7 @@ class DiskWatch:
         return fullest is not None and not fullest.is_short(self.limits.reserve_mib * _MIB)
 
     def _may_prune(self) -> bool:
-        """Return True if the last prune was at least a minute ago, or there was none."""
+        """Return True if there was no prune in the last minute."""
         return self._last_prune_s is None or self.clock.monotonic_s() - self._last_prune_s >= _PRUNE_EVERY_S
 
     def _prune(self, unused_for_s: float, *, enough: Callable[[int], bool]) -> bool:
@@ -281,7 +281,7 @@ class DiskWatch:
 def deleted_open_files(
     containers: Collection[ContainerId], *, processes: Path = Path("/proc")
 ) -> dict[ContainerId, DiskUse]:
-    """Return the disk use of nameless files that each container's processes hold open, except those in memory.
+    """Return the disk use of deleted files that each container's processes hold open, except files in memory.
 
     Such files take space, but no count of folders finds them. The processes are found by their cgroup, since the last
     part of its path contains the container's id. They run under the agent's account, so the kernel lets the agent see
@@ -299,7 +299,8 @@ def deleted_open_files(
 
 
 def _add_deleted_files(process: Path, sizes: dict[tuple[int, int], int]) -> bool:
-    """Add the sizes of such files of a process, and return False if some cannot be seen. An ended process has none."""
+    """Add the sizes of a process's deleted open files. Return False if some cannot be seen. An ended process has
+    none."""
     try:
         with os.scandir(process / "fd") as entries:
             for entry in entries:

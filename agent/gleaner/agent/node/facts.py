@@ -1,4 +1,4 @@
-"""Collect the facts about this node, and about our part of it."""
+"""Collect the facts about this node, and about the agent's part of it."""
 
 import errno
 import os
@@ -39,8 +39,9 @@ def node_facts(
     """Return the node's facts from the settings, or else from Slurm's environment, or else from the kernel.
 
     Jobs can use all of the node's memory except the head room for restores. `mounts` are the folders that jobs can
-    mount. Folders that do not exist, or that would show jobs one of the folders `own`, are left out. `fetches` are the
-    schemes of URLs from which inputs can be fetched. `disk_mib` is the maximum that a job is allowed to write.
+    mount. Folders that do not exist, or that would show jobs one of Gleaner's own folders (`own`), are left out.
+    `fetches` are the schemes of URLs from which inputs can be fetched. `disk_mib` is the maximum that a job is allowed
+    to write.
     """
     memory_mib = memory_mib or _from_slurm("SLURM_MEM_PER_NODE") or _total_memory_mib()
     return NodeFacts(

@@ -1,6 +1,6 @@
 """Remove containers and folders that earlier agents left on this node, for example because they were killed.
 
-The node's watchdog removes their sockets.
+The node's watchdog removes the sockets of such agents.
 """
 
 import contextlib
@@ -18,8 +18,8 @@ log = structlog.get_logger()
 def remove_containers(runtime: Runtime, *, agent: str, whole_node: bool, now_s: float) -> list[ContainerId]:
     """Remove containers that other agents left on this node, and return them.
 
-    If an agent has a whole node, no other agent lives there. Otherwise (with several agents as processes on one
-    machine) only containers whose agent's end has passed are removed.
+    If an agent has a whole node, no other agent runs there. Otherwise (with several agents as processes on one machine)
+    only containers whose agent's end has passed are removed.
     """
     removed: list[ContainerId] = []
     for container, labels in runtime.our_containers().items():

@@ -1,5 +1,5 @@
-"""The agent's connection to control: an HTTP client with a token, and an outbox whose reports survive an absence of
-control."""
+"""The agent's connection to control: an HTTP client with a token, and an outbox that keeps reports while control is
+away."""
 
 import asyncio
 import itertools
@@ -39,24 +39,26 @@ from gleaner.agent.system import atomic
 log = structlog.get_logger()
 
 SPILL_S = 10.0
-"""The longest time for writing to the storage the reports that control did not accept."""
+"""The time limit for writing undelivered reports to the storage."""
 
 BAD_REQUEST = 400
 SERVER_FAULT = 500
 NO_CONTENT = 204
-"""The status with which control accepts a report. Any other status of success comes from a proxy in between."""
+"""The status with which control accepts a report. Any other success status comes from a proxy between the agent and
+control."""
 FORBIDDEN, CONFLICT = 403, 409
 TOO_LARGE, UNPROCESSABLE = 413, 422
 _FINAL = frozenset({FORBIDDEN, CONFLICT})
-"""The only statuses that mean that a report will never count, whoever sends it and when."""
+"""The only statuses that mean that a report will never count, no matter who sends it or when."""
 _FOR_ALL = frozenset({401, 407, 429, 511})
-"""The statuses that concern the agent and not just one report. Nothing more is sent until the next delivery."""
+"""The statuses that concern the agent and not just one report. After one of them, nothing more is sent until the next
+delivery."""
 LOG_BYTES = 16 * 2**20
 LOG_BYTES_A_JOB = 2 * 2**20
-"""The memory for lines of output that wait for control, for all jobs together and for each job. The rest stays in the
-jobs' own buffers, and then in the containers' logs."""
+"""The memory limits for lines of output that wait for control, for all jobs together and for each job. Further lines
+stay in the jobs' own buffers, and then in the containers' logs."""
 PERIODIC_AT_MOST = 16
-"""The number of an attempt's latest periodic saves that are reported after an absence of control."""
+"""After control was away, only this many of an attempt's latest periodic saves are reported."""
 
 Answer = TypeVar("Answer", bound=Message)
 
@@ -80,7 +82,7 @@ class _Problem(BaseModel):
 
 
 class ControlClient:
-    """One agent's calls to control. They block, and each has a time-out. `transport` replaces the network."""
+    """One agent's calls to control. Each call blocks, with a time limit. `transport` replaces the network."""
 
     def __init__(
         self,
@@ -132,7 +134,7 @@ class ControlClient:
             raise ControlSilent(f"{answer.status_code} is no answer of control's: is a proxy in between?")
 
     def _post(self, path: str, body: str) -> httpx.Response:
-        """Send one message, to one control program after the other. Raises `ControlSilent` or `ControlRefused`."""
+        """Send one message, and try one control program after the other. Raises `ControlSilent` or `ControlRefused`."""
         for url in self._urls[1:]:
             try:
                 return self._post_to(self._urls[0], path, body)
@@ -183,8 +185,8 @@ class Report:
 
     @property
     def sequence(self) -> str:
-        """The sequence of the report, which is that of an attempt or of its output. The order within a sequence is
-        kept."""
+        """The sequence to which the report belongs, which is that of an attempt or of its output. Reports of a sequence
+        are sent in order."""
         return self.path if self.is_log else self.path.rpartition("/")[0]
 
     @property
@@ -201,7 +203,7 @@ class Report:
         return status in _FINAL or (self.is_log and status == UNPROCESSABLE)
 
     def halves(self) -> "tuple[Report, Report] | None":
-        """Return the lines of output as two reports; None for any other report and for a single line."""
+        """Return a report of output lines as two reports; None for any other report and for a single line."""
         message = self.message
         if not isinstance(message, LogLines) or len(message.lines) <= 1:
             return None
@@ -217,13 +219,13 @@ class Outbox:
     in order.
 
     `send` raises `ControlSilent` or `ControlRefused`. A report that control neither accepts nor permanently refuses
-    stays here and is sent again. Until then, later reports of its attempt wait, and so does the agent's deregistration,
-    after which control would give the attempt to others. Reports of other attempts do not wait. Lines of output delay
-    only later lines.
+    stays here and is sent again. Until control has accepted or refused it, later reports of its attempt wait, and so
+    does the agent's deregistration, after which control would give the job to another agent. Reports of other attempts
+    do not wait. Lines of output delay only later lines.
 
-    `keep` writes reports that must not be lost into a folder on the shared storage, in which control finds them. These
-    are the saves of a job while the agent is alive, and all other reports at the agent's end, in case control cannot be
-    reached. Control might receive a report in both ways, in which case the second copy changes nothing.
+    `keep` writes reports that must not be lost into a folder on the shared storage, where control finds them. While the
+    agent is alive, these are the reports of a job's saves. At the agent's end, they are all waiting reports, in case
+    control cannot be reached. Control might receive a report twice, in which case the second copy changes nothing.
     """
 
     send: Callable[[str, str], object]
@@ -255,7 +257,8 @@ class Outbox:
         return any(report.path.startswith(prefix) for report in self._waiting.copy())
 
     def room_bytes(self, path: str) -> int:
-        """Return the room for a job's lines of output here, in bytes. `path` is the path of their reports."""
+        """Return how many more bytes of a job's output lines the outbox can take. `path` is the path of their
+        reports."""
         waiting = self._waiting.copy()
         free_bytes = LOG_BYTES - sum(report.log_bytes for report in waiting)
         return min(free_bytes, LOG_BYTES_A_JOB - sum(report.log_bytes for report in waiting if report.path == path))

@@ -21,7 +21,7 @@ from gleaner.agent.reporting.output_lines import OutputLines
 
 BATCH = 2000
 BATCH_BYTES = 2**20
-"""The limit of one batch. Control accepts no body above 8 MiB, and JSON can need six bytes for one character."""
+"""The size limit of one batch. Control accepts no body over 8 MiB, and JSON can need six bytes for one character."""
 BUFFER_BYTES = 8 * 2**20
 """The memory limit for one job's lines that wait for control."""
 RATE_BYTES_S = 2**20
@@ -30,7 +30,7 @@ without end must not keep control busy, nor delay the output of all others."""
 END_S = 10.0
 """The longest wait for the last lines after a container has ended."""
 QUIET_S = 0.2
-"""The silence after which all output of a paused container has passed through its runtime."""
+"""After this much silence, all output of a paused container is considered to have passed through its runtime."""
 QUIET_WITHIN_S = 5.0
 """The longest wait for that silence, after which the runtime counts as hanging."""
 _STREAMS = {1: Stream.STDOUT, 2: Stream.STDERR}
@@ -71,7 +71,7 @@ class Rate:
     since_s: float
 
     def allows(self, now_s: float) -> bool:
-        """Return True if more can be read now. `now_s` is by the monotonic clock.
+        """Return True if more can be read now. `now_s` is a time of the monotonic clock.
 
         >>> rate = Rate(bytes_s=10, most_bytes=100, allowance_bytes=-5, since_s=0)
         >>> [rate.allows(now_s) for now_s in (0.2, 0.6)]
@@ -95,12 +95,12 @@ class JobLog:
     _live: OutputLines | None = None
     """The live output, which is ahead of the container's log."""
     _live_count: int = 0
-    """The whole lines that the job has written over its life, as the live output shows them."""
+    """The number of whole lines that the job has written over its life, as counted in the live output."""
     _last_output_s: float = 0.0
     """The instant of the last output, by the monotonic clock."""
     _changing: threading.Lock = field(default_factory=threading.Lock)
     buffered_bytes: int = 0
-    """The memory that the lines use."""
+    """The memory that the waiting lines use."""
     clock: Clock = field(default_factory=SystemClock)
 
     @classmethod
@@ -119,7 +119,7 @@ class JobLog:
             return self.first + len(self._lines)
 
     def follow(self, output: Iterable[tuple[int, bytes]], *, may_wait: Callable[[], bool]) -> None:
-        """Read the output to its end, in a thread of its own.
+        """Read the output to its end, in its own thread.
 
         If the buffer is full or the output is too fast, wait while `may_wait` returns True, or else drop the oldest
         lines.
@@ -151,7 +151,7 @@ class JobLog:
                 self.first += dropped
 
     def listen(self, output: Iterable[tuple[int, bytes]]) -> None:
-        """Read the same output live, in a thread of its own, to know its open lines."""
+        """Read the same output live, in its own thread, to learn which lines are open."""
         self._live = OutputLines(dict(self._first_beginnings))
         try:
             for _ in self._live.of(self._note_times(output)):
@@ -168,7 +168,7 @@ class JobLog:
     def mark(self, *, paused_s: float) -> Mark:
         """Return the position of the output of a container that has been paused since `paused_s` (monotonic clock).
 
-        Wait until all output that the container wrote before then has passed through its runtime.
+        Wait until all output that the container wrote before that instant has passed through its runtime.
         """
         give_up_s = self.clock.monotonic_s() + QUIET_WITHIN_S
         while (quiet_s := max(paused_s, self._last_output_s) + QUIET_S - self.clock.monotonic_s()) > 0:
@@ -206,7 +206,8 @@ class JobLog:
             self._live_count = self.line_count
 
     def take_batches(self, room_bytes: Callable[[], int] | None = None) -> Iterator[LogBatch]:
-        """Take out the lines in batches that control accepts, and with `room_bytes` only while there is room."""
+        """Yield the lines in batches that control accepts, and remove them here. With `room_bytes`, stop when there is
+        no room."""
         while (room_bytes is None or room_bytes() > 0) and (batch := self._batch()) is not None:
             yield batch
 

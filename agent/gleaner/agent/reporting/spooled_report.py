@@ -14,7 +14,7 @@ from pydantic import Field
 from gleaner.agent.messages import Message
 
 REPORTS, UNREAD = "reports", "unread"
-"""The subfolders of the agent's folder on the storage for reports, and for reports that control cannot read."""
+"""The subfolders for reports, and for reports that control cannot read, of an agent's folder on the storage."""
 
 
 class SpooledReport(Message):
@@ -35,8 +35,8 @@ def prove(path: str, body: str, token_hash: str) -> SpooledReport:
 
 
 def hash_of(token: str) -> str:
-    """Return the hash of a token, which control stores in its place. One round of SHA-256 suffices for 256 random
-    bits."""
+    """Return the hash of a token, which control stores instead of the token. One round of SHA-256 suffices for 256
+    random bits."""
     return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
 
 

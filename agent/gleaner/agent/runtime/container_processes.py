@@ -1,7 +1,7 @@
 """Read from /proc how much containers' processes have written, and read the memory of their cgroups.
 
-A container's processes are found by their cgroup, since the last part of its path contains the container's id. So both
-runtimes, and both versions of cgroups, are read in the same way.
+A container's processes are found by their cgroup, since the last part of its path contains the container's id. This
+works in the same way for both runtimes and for both versions of cgroups.
 """
 
 import re
@@ -18,7 +18,7 @@ _WRITTEN = re.compile(r"^wchar: (\d+)$", re.MULTILINE)
 
 
 def processes_of(containers: Collection[ContainerId], processes: Path) -> list[tuple[ContainerId, Path]]:
-    """Return each process of these containers, with its folder under /proc."""
+    """Return the folder under /proc of each process of these containers, with the container's id."""
     sought: Mapping[str, ContainerId] = {str(container): container for container in containers}
     pairs: list[tuple[ContainerId, Path]] = []
     for process in processes.iterdir() if sought else ():

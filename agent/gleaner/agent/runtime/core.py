@@ -70,7 +70,7 @@ class ContainerRuntime(Runtime):
         """True if restored processes run before all their memory is loaded."""
         self._memory: dict[ContainerId, LazyMemory] = {}
         self._inits_lines: dict[ContainerId, Callable[[], str]] = {}
-        """For each container, a function that returns the line of its init once the init has ended."""
+        """For each container, a function that returns the line that its init wrote, once the init has ended."""
         self._adrift: set[ContainerId] = set()
         """Containers whose last unpause is unconfirmed, so that the engine might consider them paused."""
 

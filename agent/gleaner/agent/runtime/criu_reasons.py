@@ -18,7 +18,7 @@ _WHY_OF_OWN = {unsavable.LASTS: ReturnReason.UNSAVABLE, unsavable.PASSES: Return
 _NODE_LACKS = re.compile(r"required by image is not supported on host|Can't restore 0x\w+ mapping with 0xf+4$")
 """Errors of a restore when the node lacks something, either a feature of its processor or room for huge pages."""
 _HARMLESS = re.compile(r"RLIMIT_NOFILE for self|Unable to create tun|exited, status=")
-"""Errors that CRIU reports although everything is in order."""
+"""Errors that CRIU reports although nothing is wrong."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ Result = TypeVar("Result")
 
 
 class NeverCame(Exception):
-    """CRIU has failed, or has ended, before it asked for its first image."""
+    """CRIU failed or ended before it asked for its first image."""
 
 
 def capture(listener: socket.socket, draft: FolderDraft, caller: socket.socket) -> None:
@@ -245,8 +245,8 @@ def _stream_images(
 
 
 def during_handshake(folder: Path, name: str, talk: Callable[[Handshake], None], act: Callable[[], Result]) -> Result:
-    """Call `act`, which makes the privileged side connect under this name, and at the same time call `talk` for that
-    connection.
+    """Call `act`, which makes the privileged side connect under this name, and at the same time pass the connection to
+    `talk`.
 
     If both fail, the failure of `talk` is raised, since it is the cause. Raises `HandshakeFailed` if there was no
     connection.
@@ -282,6 +282,6 @@ def _accept(listener: socket.socket, talk: Callable[[Handshake], None]) -> None:
 
 
 def _turn_away(listener: socket.socket) -> None:
-    """Stop waiting for the privileged side, which has not connected by now."""
+    """Stop waiting for the privileged side, in case it has not connected yet."""
     with suppress(OSError):
         listener.shutdown(socket.SHUT_RDWR)

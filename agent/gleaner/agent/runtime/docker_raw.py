@@ -1,6 +1,6 @@
 """Make the calls of Docker's HTTP interface that docker-py lacks, through docker-py's own session.
 
-The checkpoint calls are in no release of docker-py and in no API description. They are those of the engine's
+The checkpoint calls are in no release of docker-py and in no API description. They are defined in the engine's
 `daemon/server/router/checkpoint`, and need a daemon with `experimental` switched on. Each call raises the errors of
 docker-py or requests (`docker_runtime.translate_errors`).
 """
@@ -14,7 +14,7 @@ import requests
 
 CHUNK_BYTES = 2**20
 _CHANGE = b'"Kind":'
-"""It occurs once for each change in the engine's list, because quotes within a file's name are escaped."""
+"""This text occurs once for each change in the engine's list, because quotes within a file's name are escaped."""
 
 
 def request(api: Any, method: str, container: str, path: str, **options: Any) -> requests.Response:
@@ -57,7 +57,7 @@ def count_changes(api: Any, container: str, *, most: int) -> int:
 def attach(api: Any, container: str, *, connect_s: float) -> Iterator[bytes]:
     """Return a container's output from now on, in Docker's frames, as soon as it is written.
 
-    If a mebibyte of it is unread, the engine makes the container wait. Dropping the iterator closes the connection.
+    If a mebibyte of output is unread, the engine makes the container wait. Dropping the iterator closes the connection.
     """
     params = {"stdout": 1, "stderr": 1, "stream": 1}  # without an upgrade, the frames are the body of the answer
     answer = request(api, "POST", container, "attach", params=params, stream=True, timeout=(connect_s, None))

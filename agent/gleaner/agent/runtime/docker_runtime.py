@@ -1,9 +1,9 @@
 """Find, make, start and stop containers through Docker Engine's API.
 
-A container is started without network, without capabilities and without a way to gain any, as the agent's own user. Its
-only mounts are the job's folder and, read-only, its inputs and the node's folders that the privileged settings allow.
-Its memory is saved and restored by the shim, which is registered with the engine as a runtime. An engine without the
-shim runs only jobs that save themselves.
+A container runs as the agent's own user, without network, without capabilities and without a way to gain any. Its only
+mounts are the job's folder and, read-only, its inputs and the node's folders that the privileged settings allow. Its
+memory is saved and restored by the shim, which is registered with the engine as a runtime. An engine without the shim
+runs only jobs that save themselves.
 """
 
 import os
@@ -71,7 +71,7 @@ _LOADED_WITHIN_S = 24 * 3600.0
 _OOM_KNOWN_WITHIN_S = 1.0
 """The time after a container's end in which the engine might still learn that its memory limit was reached.
 
-The process that reached it can be a child.
+The process that reached the limit can be a child.
 """
 _LONGEST_LINE = 500
 _PIDS = 4096
@@ -168,7 +168,7 @@ class DockerRuntime(ContainerRuntime):
     def facts(self) -> RuntimeFacts:
         """Return the facts about the engine.
 
-        An engine that lacks the shim, or is not experimental, can run containers but cannot save them.
+        An engine without the shim, or without experimental features, can run containers but cannot save them.
         """
         with translate_errors("cannot ask Docker what it is"):
             version = self._api.version()
@@ -195,7 +195,8 @@ class DockerRuntime(ContainerRuntime):
         return True
 
     def pull_image(self, spec: ContainerSpec) -> None:
-        """Pull the image by its tag or digest, or else by `latest`. Without a tag, the engine would pull all tags."""
+        """Pull the image by its tag or digest, or else with the tag `latest`. Without a tag, the engine would pull all
+        tags."""
         if is_id(spec.image):
             raise ImageMissing(f"the image {spec.image} is not on the node, and an id cannot be pulled: give its name")
         if not self._images_pull:
@@ -308,7 +309,7 @@ class DockerRuntime(ContainerRuntime):
             self._attached_outputs[container] = attach(self._api, container, connect_s=PATIENCE_S)
 
     def _start(self, container: ContainerId, spec: ContainerSpec, *, restored: bool) -> None:
-        """Start the container. A restore takes as long as reading its memory."""
+        """Start the container. A restore takes as long as it takes to read the container's memory."""
         with (
             closing(self._connect(LONG_PATIENCE_S if restored else PATIENCE_S)) as api,
             translate_errors(f"cannot start {spec.name}"),
@@ -402,7 +403,7 @@ class DockerRuntime(ContainerRuntime):
     def remove(self, container: ContainerId) -> None:
         """Remove a container, whether it runs, has stopped, or was left half removed.
 
-        It is no error if the container does not exist.
+        If the container does not exist, nothing happens.
         """
         self._attached_outputs.pop(container, None)
         give_up_s = time.monotonic() + _REMOVE_PATIENCE_S
@@ -482,7 +483,7 @@ def _shims_folder(runtimes: Sequence[str]) -> Path:
 def _annotations(spec: ContainerSpec, *, restored: bool) -> Mapping[str, str]:
     """Return the annotations by which the shim recognizes a container.
 
-    When the time in `LABEL_END` has passed, the shim gives up on the agent.
+    When the time in `LABEL_END` has passed, the shim no longer waits for the agent.
     """
     marks = {ANNOTATION_HANDSHAKE: spec.name} | ({ANNOTATION_RESTORE: "yes"} if restored else {})
     return marks | ({ANNOTATION_END: end_s} if (end_s := spec.labels.get(LABEL_END)) else {})

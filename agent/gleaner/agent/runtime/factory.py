@@ -1,4 +1,4 @@
-"""Choose the runtime that an agent uses, from the agent's settings and from what its node has."""
+"""Choose the runtime that an agent uses, from the agent's settings and from what its node offers."""
 
 from pathlib import Path
 from typing import Literal

@@ -11,9 +11,9 @@ from gleaner.agent.system.ipc import Handshake, HandshakeFailed, peer
 
 _ROOT = 0
 _COMES_BACK_S = 60.0
-"""The helper can be restarted while a container runs.
+"""The time for which a caller that waits for a container repeats its request.
 
-A caller that waits for the container repeats its request for this long.
+The helper can be restarted while the container runs.
 """
 _AGAIN_S = 0.5
 

@@ -1,8 +1,8 @@
 """Run containers through the node helper (`privileged.helper.main`) on nodes without Docker Engine.
 
-The helper uses runc and CRIU, and the agent remains an ordinary user. It names containers and container images, and
-passes descriptors of the job's folder and of an image's archive. A checkpoint is restored by the runtime that saved it
-(`node.compatibility`).
+The helper uses runc and CRIU, and the agent remains an ordinary user. The agent names containers and container images,
+and passes descriptors of the job's folder and of an image's archive. A checkpoint is restored by the runtime that saved
+it (`node.compatibility`).
 """
 
 import os
@@ -105,7 +105,7 @@ class RuncRuntime(ContainerRuntime):
         return bool(self._ask("image", image=image_id).fields["image_id"] == image_id)
 
     def pull_image(self, spec: ContainerSpec) -> None:
-        """Have the node import the image's archive."""
+        """Have the helper import the image's archive."""
         with ExitStack() as stack:
             archive = stack.enter_context(archive_of(self._images, spec.image)) if self._images else None
             if archive is None:

@@ -3,8 +3,8 @@
 A name is read as Docker reads it: `pi` is `docker.io/library/pi:latest`. The registry and the rest of a pattern are
 compared separately, so that no wildcard extends from one into the other.
 
-A node without an engine that could pull images uses image files. They are in a folder (shared, or local to the node)
-with one entry for each container image, whose name is the image's name with `_` for each `/` and `:`. The entry is the
+A node without an engine that can pull images uses image files. They are in a folder (shared, or local to the node) with
+one entry for each container image, whose name is the image's name with `_` for each `/` and `:`. The entry is the
 archive that `docker save` writes (`pythia_1.tar`), or an OCI layout (`pythia_1/`, as `skopeo copy` writes it). The
 agent opens them under its own account. A layout is first packed into one unnamed file, so that the node's helper, which
 runs as root, only reads from a descriptor.
@@ -113,7 +113,7 @@ def prune(
 
 
 def make_room(runtime: Runtime, size_bytes: int, *, limit_bytes: int, now_s: float) -> None:
-    """Remove unused images until another one of this size fits into the limit for all.
+    """Remove unused images until an image of this size fits within the limit for all images.
 
     Raises `ImageRefused` if the image alone is too large, and `NoRoom` if the other images are in use.
     """
@@ -221,7 +221,7 @@ class PulledImages:
     def read(self) -> dict[str, PulledImage]:
         """Return the record, with the most recently used image last.
 
-        Entries that are not understood are left out, so those images always stay.
+        Entries that cannot be understood are left out, so their images always stay.
         """
         images: dict[str, PulledImage] = {}
         for file in self._folder.glob("*") if self._folder is not None else ():

@@ -23,7 +23,7 @@ class RuntimeFault(Exception):
 
 
 class Gone(RuntimeFault):
-    """There is no such container."""
+    """The container does not exist."""
 
 
 class NoRoom(RuntimeFault):
@@ -35,7 +35,7 @@ class ImageMissing(Exception):
 
 
 class ImageRefused(Exception):
-    """The container image is not allowed to run here, or cannot run here in such a way that all its files are saved."""
+    """The container image is not allowed to run here, or some of the files written in it could not be saved."""
 
 
 class MountMissing(Exception):
@@ -120,7 +120,7 @@ class ContainerSpec:
     It is not part of a checkpoint.
     """
     mounts: tuple[str, ...] = ()
-    """Folders of the node, each mounted read-only at its own path, without the file systems that are mounted below.
+    """Folders of the node, each mounted read-only at its own path, without the file systems that are mounted below it.
 
     They are not part of a checkpoint.
     """
@@ -134,7 +134,7 @@ LABEL_ATTEMPT = "org.gleaner.attempt"
 LABEL_AGENT = "org.gleaner.agent"
 LABEL_SLURM_JOB = "org.gleaner.slurm-job"
 LABEL_END = "org.gleaner.end-s"
-"""Labels of all our containers. The watchdog and the Epilog (deploy/) use the last two."""
+"""The labels of all our containers, of which the watchdog and the Epilog (deploy/) use the last two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class CachedImage:
 class Runtime(Protocol):
     """A container runtime. Every method can raise `RuntimeFault`.
 
-    For `kill` and `remove`, it is no error if the container no longer exists.
+    `kill` and `remove` do not fail if the container no longer exists.
     """
 
     def facts(self) -> RuntimeFacts:
@@ -194,7 +194,7 @@ class Runtime(Protocol):
         ...
 
     def pull_image(self, spec: ContainerSpec) -> None:
-        """Bring the spec's image from the node's source of images. Raises `ImageMissing`."""
+        """Bring the image of `spec` to the node, from the node's source of images. Raises `ImageMissing`."""
         ...
 
     def image_id(self, container: ContainerId) -> str:
@@ -220,7 +220,7 @@ class Runtime(Protocol):
         ...
 
     def restore(self, spec: ContainerSpec, archive: FolderArchive) -> ContainerId:
-        """Continue the process from a checkpoint. The caller must have restored the job's folder before.
+        """Continue the process from a checkpoint. The caller must already have restored the job's folder.
 
         Raises `CannotRestore`, `ImageMissing`, `ImageRefused`, `MountMissing` or `ArchiveBroken`, after which no
         container is left.
@@ -252,7 +252,7 @@ class Runtime(Protocol):
     def signal(self, container: ContainerId, name: str) -> None:
         """Send a signal (`SIGTERM`, `SIGUSR1`) to the program of a container.
 
-        It is no error if the container has ended.
+        If the container has ended, nothing happens.
         """
         ...
 

@@ -1,4 +1,5 @@
-"""Load the memory of a restored container while it runs, as the agent's side of root's page server.
+"""Load the memory of a restored container while it runs, as the agent's counterpart of the page server, which runs as
+root.
 
 The agent writes CRIU's page maps so that CRIU leaves this memory out (`privileged.shim.lazy_maps`). Then it sends whole
 verified blocks. First come those that the program waits for, then those that were waited for after the previous
@@ -30,17 +31,17 @@ ORDER_PART = "order.json"
 """The pages that processes waited for after a restore, each as the process's number and the address."""
 _LONGEST_ORDER = 4096
 _MOST_PROCESSES = 2
-"""These are the init, which has the lower number, and one program.
+"""If a container has more processes than its init (with the lower number) and one program, no memory is loaded later.
 
-Memory that is still missing at a fork becomes the child's own copy, although it would otherwise be shared.
+Memory that is still missing at a fork would become the child's own copy, although it would otherwise be shared.
 """
 _USER_NAMESPACE = "userns-"
 _TOGETHER = 4
-"""The number of blocks to send when a process waits for the first of them. It might read on."""
+"""The number of blocks to send when a process waits for the first of them, since it might read on."""
 
 
 class LazyMemory:
-    """The memory of one restore that is loaded later, which is the program's."""
+    """The part of the program's memory that is loaded only after the restore."""
 
     def __init__(self, archive: FolderArchive, plan: LazyPlan, inits: Sequence[LazyPlan]) -> None:
         self._archive, self._plan = archive, plan
@@ -146,7 +147,7 @@ class LazyMemory:
                 self._connection.shutdown(socket.SHUT_RDWR)
 
     def wait(self) -> bool:
-        """Wait until all memory is loaded. Return False if it is not loaded, or not in time."""
+        """Wait until all memory is loaded. Return False if that fails or takes too long."""
         if self._connection is None:
             return True
         self._ended.wait(BLOCK_WITHIN_S)

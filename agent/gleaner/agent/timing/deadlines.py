@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 SHUTDOWN_GRACE_S = 3.0
-"""In the last seconds before its exit, an agent no longer waits for anything, and abandons calls that hang."""
+"""For this long before its exit, an agent no longer waits for anything, and abandons calls that hang."""
 EARLY_SAVE_AFTER_S = 120.0
 """An early save is made after this much computing, or after a sixth of the slice if that is less."""
 ASSUMED_MTBF_S = 7 * 86_400.0
@@ -18,7 +18,7 @@ class AtStake:
     """One job to be saved at the end, with the work that is lost without its save, and the cost of the save."""
 
     core_s: float
-    """Processor time since it was last saved, or since it started."""
+    """Processor time since the job was last saved, or since it started."""
     save_s: float
 
 
@@ -69,7 +69,7 @@ def shutdown_grace_s(exit_by_s: float, *, now_s: float) -> float:
 def interval_s(
     setting: Literal["auto"] | bool, save_s: float, *, mtbf_s: float | None, shortest_s: float
 ) -> float | None:
-    """Return the interval of periodic saves of one job, or None if it has none.
+    """Return the interval of periodic saves of one job, or None if it is not saved periodically.
 
     >>> interval_s("auto", 10, mtbf_s=None, shortest_s=60), interval_s("auto", 1, mtbf_s=300, shortest_s=60)
     (None, 60)

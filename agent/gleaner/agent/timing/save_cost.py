@@ -20,7 +20,7 @@ MOST_SAMPLES = 20
 """Only this many of the newest measurements count, both of an agent's own and of those that control keeps for a
 node."""
 EARLIER_MOST = 10.0
-"""The largest total weight of earlier agents' measurements, so that an agent's own soon outweigh them."""
+"""The largest total weight of earlier agents' measurements, so that an agent's own measurements soon outweigh them."""
 LEAST_MIB = 16.0
 """A smaller save or restore counts as one of this size, because its time does not predict that of a large one."""
 LONGEST_S = 86_400.0
@@ -40,7 +40,7 @@ ASSUMED_MIB_S = {Way.SHIM: 150.0, Way.CRIU: 150.0, Way.SELF: 20.0}
 """The assumed rate without measurements, in MiB saved and published per second by all jobs, for each way of saving."""
 SAFETY_QUANTILE = 0.9
 UNKNOWN_SAFETY = 4.0
-"""The safety factor without measurements. The constants can be wrong by such a factor."""
+"""The safety factor without measurements. The assumed rate and fixed time can be wrong by this factor."""
 LEAST_SAFETY = 1.2
 """The minimum safety factor, however good the estimates were. Storage never takes the same time twice."""
 BORROWED_SAFETY = 2.0

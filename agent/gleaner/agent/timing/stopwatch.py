@@ -65,6 +65,7 @@ class Stopwatch:
         )
 
     def _spent(self, now_s: float) -> dict[Activity, float]:
-        """Return a new record each time, because another thread might change the activity while a report is written."""
+        """Return the seconds spent on each activity, always as a new record, since another thread might switch the
+        activity."""
         spent_s = self._spent_s.get(self._activity, 0.0) + elapsed_s(self._since_s, now_s)
         return {**self._spent_s, self._activity: spent_s}

@@ -41,7 +41,7 @@ class Credential:
         return allowed_urls.location(url).is_within(allowed_urls.location(self.url))
 
     def hidden_in(self, line: str) -> str:
-        """Return a line for people that hides the credential, which a server might have sent back in an address.
+        """Return the line with the credential hidden, since a server might have sent it back in an address.
 
         >>> Credential("https://host/", "me:pass-word").hidden_in("me:pass-word, bWU6cGFzcy13b3Jk and pass-word")
         '…, … and …'
@@ -61,7 +61,7 @@ EXPECTED = {
     "https": "a bearer token, or USER:PASSWORD",
     "roots": "a bearer token",
 }
-"""The form of a credential, for people, by the scheme of its URL."""
+"""The form of a credential, for messages, by the scheme of its URL."""
 
 
 def url_fault(url: str) -> str:

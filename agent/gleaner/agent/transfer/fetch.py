@@ -1,4 +1,4 @@
-"""Fetch a URL into a file of the node, within limits of size and room."""
+"""Fetch a URL into a file on the node, within limits of size and disk space."""
 
 import hashlib
 import shutil

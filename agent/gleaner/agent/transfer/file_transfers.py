@@ -21,7 +21,7 @@ from gleaner.agent.transfer.stage import remove_stages
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """The means by which one agent transfers files. Safe for threads. All calls block."""
+    """The means by which one agent transfers files. Thread-safe. All calls block."""
 
     control_hosts: tuple[str, ...]
     reserve_bytes: int

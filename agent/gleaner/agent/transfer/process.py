@@ -30,8 +30,8 @@ ENDS_WITHIN_S = 5.0
 LONGEST_LINE = 2000
 PROGRAM = (sys.executable, "-m", "gleaner.agent.transfer.child")
 _KEPT = re.compile("HOME|LANG|LD_LIBRARY_PATH|PATH|PYTHON.*|SSL_CERT_(DIR|FILE)|X509_CERT_DIR")
-"""The only settings of this account that the child receives. Other settings could name credentials, which a library
-could then send to a server."""
+"""The only environment variables that the child receives. Others could name credentials, which a library could then
+send to a server."""
 _NO_FILES = dict.fromkeys(("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "FSSPEC_CONFIG_DIR"), os.devnull)
 
 
@@ -44,7 +44,7 @@ class TransferFailure(Exception):
 
 
 class PermanentFailure(TransferFailure):
-    """Every other try would also fail."""
+    """Every further try would also fail."""
 
     may_pass, status = False, 3
 
@@ -72,7 +72,7 @@ class Limits:
     total_s: float
     silent_s: float
     shown: str
-    """The URL, as shown to people."""
+    """The URL, as shown in messages."""
     setting: str
     """The name of the setting for `total_s`."""
 

@@ -13,7 +13,7 @@ from gleaner.agent.transfer.credentials import Credential, CredentialKind, kind
 from gleaner.agent.transfer.process import PermanentFailure, TemporaryFailure, TransferFailure
 
 _BROKEN_OFF = ("ClientPayloadError", "ServerDisconnectedError", "IncompleteReadError", "ResponseStreamingError")
-"""Errors of aiohttp and botocore, which are slow to load."""
+"""Errors of aiohttp and botocore, by name because these libraries are slow to load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Access:
 
     allowed: Sequence[str]
     control_hosts: tuple[str, ...]
-    """The host name of control. The child connects to none of its addresses."""
+    """The host names of control. The child connects to none of their addresses."""
     silent_s: float
     """The time without data in either direction after which a server counts as hanging."""
     credential: Credential | None = None
@@ -120,7 +120,7 @@ class RemoteServer:
         return {"Authorization": f"Basic {b64encode(credential.value.encode()).decode()}"}
 
     def advice(self, url: str) -> str:
-        """Return advice for a group that a server does not admit, beginning with a colon."""
+        """Return advice for a group to which a server denies access, beginning with a colon."""
         credential = self.access.credential
         if credential is None:
             return ": the group has no secret for it (`glean secret set`)"

@@ -85,7 +85,8 @@ class Xrootd(RemoteServer):
             raise TemporaryFailure(f"{allowed_urls.shown(self.url)}: {line}")
 
     def _path(self, names: Names) -> str:
-        """Return a path in the library's form, without escapes. Nothing in the path must look like an option."""
+        """Return a path in the library's form, without escapes. No part of the path is allowed to look like an
+        option."""
         path = f"/{'/'.join((*self.where.folders, *names))}"
         if "?" in path or not path.isprintable():
             raise PermanentFailure(f"{allowed_urls.shown(self.url)}: a name has a letter that no file there has")

@@ -89,8 +89,8 @@ class Catalog:
     def latest(self) -> tuple[Checkpoint, ...]:
         """Return the checkpoints that count, the newest first; empty if they belong to another program.
 
-        An unreadable record is an error and does not count as a missing one, since the job would then start from the
-        beginning and its next save would remove all earlier checkpoints.
+        An unreadable record raises an error and is not treated as a missing one, since otherwise the job would start
+        from the beginning, and its next save would remove all earlier checkpoints.
         """
         stays = f"the checkpoints stay: `scontrol requeue {self.job}` restores the job as soon as"
         try:
@@ -110,7 +110,8 @@ class Catalog:
         return 1 + max((int(number) for number in numbers if _NUMBER.fullmatch(number)), default=0)
 
     def record_checkpoint(self, new: Checkpoint) -> None:
-        """Record that this checkpoint counts. Remove those that no longer count, once the record is on the disk."""
+        """Record that this checkpoint counts. Once the record is on the disk, remove the checkpoints that no longer
+        count."""
         checkpoints = (new, *self.latest())
         that_count = tuple(checkpoints[at] for at in checkpoints_to_keep([one.chain for one in checkpoints]))
         self._write(that_count)

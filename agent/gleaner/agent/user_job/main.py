@@ -37,10 +37,10 @@ _RESERVE_MIB = 150
 """The part of the job's memory that this program itself needs."""
 _LEAST_MIB = 6
 _LOOK_WITHIN_S = 5.0
-"""The longest wait for Slurm's answer, since only Slurm's kill wait might be left."""
+"""The longest wait for Slurm's answer. It is short, because only Slurm's kill wait might be left."""
 
 _MISSED = "GLEANER_MISSED_SIGNAL"
-"""A variable that is set in a step that is run again because the signal to vacate has killed the previous one."""
+"""The environment variable of a step that is run again because the signal to vacate killed the previous step."""
 _IN_STEP = f"""\
 trap "" USR1 TERM
 [ ! -s "$1" ] || export {_MISSED}=yes
@@ -275,7 +275,7 @@ def facts_of(runtime: Runtime, spec: ContainerSpec) -> NodeFacts:
 
 
 def plan_of(job: SlurmJobRecord, options: RunOptions, began_s: float) -> SavePlan:
-    """Return the plan for when the job is saved."""
+    """Return the plan that determines when the job is saved."""
     return SavePlan(end_s=job.end_s, kill_wait_s=kill_wait_s(), every_s=options.save_every_s, began_s=began_s)
 
 
@@ -292,7 +292,7 @@ def check_places(results: Path, begin_with: Path | None) -> None:
 
 
 def root_of(storage: Path | None) -> Path:
-    """Return the folder of this user's jobs on this cluster, since another cluster reuses the same job numbers."""
+    """Return the folder of this user's jobs on this cluster. Jobs of another cluster can have the same numbers."""
     cluster = os.environ.get("SLURM_CLUSTER_NAME", "cluster")
     return (storage or Path.home() / ".gleaner").absolute() / cluster
 
@@ -324,7 +324,8 @@ def meet_helper(number: str) -> tuple[RuncRuntime, Mapping[str, Any], Callable[[
 
 
 def stay_alone(handshakes: Path, number: str) -> None:
-    """Hold the lock of this job's `glean run` on this node until we end, since two would use the same folder."""
+    """Hold the lock of this job's `glean run` on this node until this process ends, since two would use the same
+    folder."""
     folder = os.open(handshakes, os.O_RDONLY | os.O_DIRECTORY)  # never closed
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)

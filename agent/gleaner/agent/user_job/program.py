@@ -183,8 +183,8 @@ class UserJob:
             workdir_tar.unpack(workdir_tar.pack(self.begin_with), place)
 
     async def _find_missed_signal(self) -> None:
-        """Find out from the job's comment, where Gleaner also records a signal, if one arrived before our step
-        existed."""
+        """Find out whether a signal arrived before our step existed. Gleaner also records its signals in the job's
+        comment, which is read here."""
         if self._pending or not self.signals.empty():
             return
         job = await asyncio.to_thread(self.slurm_job.look)
@@ -213,8 +213,8 @@ class UserJob:
     async def _obey(self, number: int) -> None:
         """Do what a signal asks for, or leave it for later.
 
-        Before the job has begun and during a save, the job can only be asked to vacate. A periodic save then becomes
-        the last one, and the job might have been requeued by someone else.
+        Before the job has begun and during a save, only a request to vacate is obeyed, whether or not someone else has
+        requeued the job. A periodic save then becomes the last one.
         """
         wish = await asyncio.to_thread(self._wish_of_signal, number)
         is_to_vacate = wish in (SaveWish.VACATE, SaveWish.VACATE_REQUEUED)
@@ -261,7 +261,7 @@ class UserJob:
     # ── how it ends ──
 
     def _clean(self) -> None:
-        """Remove the remains of a container that did not start. The executor has removed one that did."""
+        """Remove the remains of a container that did not start. The executor has removed a container that did start."""
         if self._has_container:
             return
         try:

@@ -150,7 +150,7 @@ class SlurmReporter:
         """Do nothing, because `record_save` has put the checkpoint into the catalog."""
 
     def store_results(self, exit_code: int) -> Results:
-        """Deliver the job's folder once, after which its checkpoints are no longer needed."""
+        """Try once to deliver the job's folder. If that succeeds, the job's checkpoints are no longer needed."""
         self.exit_code = exit_code
         try:
             deliver(self.folder, self.results)
@@ -164,7 +164,7 @@ class SlurmReporter:
         return Results()
 
     def report_exit(self, exit_code: int, reason: str, results: Results, spent: Slice, *, out_of_memory: bool) -> None:
-        """Tell the owner if the memory limit ended the job. Our own exit code shows everything else."""
+        """Tell the owner why the job ended, if our own exit code alone does not show it."""
         if line := memory_limit_reached(self.assignment) if out_of_memory else reason:
             self.say(line)
 
