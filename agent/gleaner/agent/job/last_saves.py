@@ -1,4 +1,4 @@
-"""The time that all saves of memory at an agent's end take together, and the expected time."""
+"""The duration of all memory saves at an agent's end together, expected and measured."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -66,7 +66,7 @@ def unfinished_attempts(db: Connection) -> Mapping[int, int]:
 
 
 def recover(db: Connection, found: Iterable[Found], *, stored_jobs: Mapping[int, int], now_s: float) -> Recovered:
-    """Make a restored queue consistent. Accept the archives in the storage, and never repeat a number that it contains.
+    """Make a restored queue consistent with the archives in the storage, and never reuse a job or attempt number there.
 
     `stored_jobs` are all jobs with an archive in the storage, each with the latest attempt that has one.
     """

@@ -369,7 +369,7 @@ def _endings(ending: Seconds, is_without_start: Mask) -> Classes:
 
 
 def _sizes(log: _Log, size: Size) -> tuple[Counts, Counts, Mask]:
-    """Return the processors and the nodes of each job, and a mask of the jobs with two different numbers of processors.
+    """Return each job's processors and nodes, and a mask of the jobs whose allocated and requested processors differ.
 
     If the file has no column of processors, the nodes count as processors.
     """
