@@ -156,6 +156,7 @@ class Restored:
 
     def end(self) -> None:
         self.agent.close()
+        (self.cgroup / "freezer.state").write_text("THAWED")  # a frozen job would not die where the watchdog fails
         for process in (self.job, self._restorer):
             process.kill()
             with process:

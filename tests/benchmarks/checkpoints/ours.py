@@ -9,6 +9,7 @@ import json
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat as repeat_
 from pathlib import Path
@@ -117,21 +118,21 @@ class MeasuredContainers:
 
     def take_work_s(self, number: int) -> float:
         took = self.place / f"job{number}" / "took"
-        until = time.monotonic() + 300
-        while not took.exists():
-            if time.monotonic() > until:
-                raise SystemExit(f"container {number} does not end its second of work")
-            time.sleep(0.05)
+        _wait_until(took.exists, f"container {number} has worked for a second")
         seconds = float(took.read_text())
         took.unlink()
         return seconds
 
     def await_tick(self, number: int, *, more_than: int) -> None:
-        until = time.monotonic() + 300
-        while self.tick(number) <= more_than:
-            if time.monotonic() > until:
-                raise SystemExit(f"container {number} does not count on from {more_than}")
-            time.sleep(0.05)
+        _wait_until(lambda: self.tick(number) > more_than, f"container {number} counts on from {more_than}")
+
+
+def _wait_until(is_so: Callable[[], bool], what: str) -> None:
+    until = time.monotonic() + 300
+    while not is_so():
+        if time.monotonic() > until:
+            raise SystemExit(f"not within five minutes: {what}")
+        time.sleep(0.05)
 
 
 def _peak_mib() -> float:

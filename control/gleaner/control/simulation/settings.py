@@ -35,7 +35,7 @@ class Backfill(StrEnum):
     NONE = "none"
     """No job behind it starts."""
     EASY = "easy"
-    """That job is given a reservation, and jobs behind it start if they do not delay it."""
+    """It is given a reservation, and jobs behind it start if they do not delay it."""
 
 
 class Migration(StrEnum):

@@ -36,7 +36,7 @@ class Conventions(SettingsTable):
     """
 
     size: Size | None = None
-    """Which of the two numbers of processors in a log counts as the job's size. If the log lacks it, the other one is
+    """The number of processors in a log, of two, that counts as the job's size. If the log lacks it, the other one is
     used. The default is the requested number in the Standard Workload Format, and the allocated number in Slurm's
     accounting."""
     past_limit: Literal["ends", "raised"] = "ends"
